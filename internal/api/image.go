@@ -1,0 +1,77 @@
+package api
+
+import "time"
+
+// Image is a disk image to launch from.
+type Image struct {
+	ID               string            `json:"id"`
+	ProjectID        string            `json:"projectId"`
+	Name             string            `json:"name"`
+	Public           bool              `json:"public" doc:"Seen by all projects."`
+	SHA256           string            `json:"sha256" doc:"Hex, of the file as imported."`
+	Format           string            `json:"format" enum:"qcow2,raw"`
+	SizeBytes        int64             `json:"sizeBytes" doc:"Of the file."`
+	VirtualSizeBytes int64             `json:"virtualSizeBytes" doc:"Of the disk that a guest sees."`
+	Tags             map[string]string `json:"tags,omitempty"`
+	CreatedAt        time.Time         `json:"createdAt"`
+}
+
+// ImageInUse is the details object of code IMAGE_IN_USE (contract E-04).
+type ImageInUse struct {
+	InstanceIDs []string `json:"instanceIds" doc:"Instances that still stand on the image, 20 at most."`
+	Count       int64    `json:"count"`
+}
+
+// Project is a tenant.
+type Project struct {
+	ID        string    `json:"id"`
+	Name      string    `json:"name"`
+	CreatedAt time.Time `json:"createdAt"`
+}
+
+// CreateProject is the body of POST /v1/projects.
+type CreateProject struct {
+	ID   string `json:"id" minLength:"1" maxLength:"63" pattern:"^[a-z0-9][a-z0-9-]*$" doc:"1-63 of a-z 0-9 -, first alphanumeric."`
+	Name string `json:"name,omitempty" maxLength:"255" doc:"Defaults to the id."`
+}
+
+// CreateToken is the body of POST /v1/tokens.
+type CreateToken struct {
+	Name             string `json:"name,omitempty" maxLength:"255" doc:"Shown in lists and in the audit log."`
+	Role             string `json:"role" enum:"operator,node,project"`
+	ProjectID        string `json:"projectId,omitempty" doc:"Needed with role project."`
+	NodeID           string `json:"nodeId,omitempty" doc:"Needed with role node."`
+	NodeRole         string `json:"nodeRole,omitempty" enum:"hybrid,hypervisor,control-plane,storage" doc:"With role node: the only role that its heartbeats may claim."`
+	NodeZone         string `json:"nodeZone,omitempty" doc:"With role node: the only zone that its heartbeats may claim."`
+	ExpiresInSeconds int64  `json:"expiresInSeconds,omitempty" minimum:"1" doc:"Never expires when omitted."`
+}
+
+// Token is a token as lists show it: never the secret.
+type Token struct {
+	ID         string     `json:"id"`
+	Name       string     `json:"name"`
+	Role       string     `json:"role" enum:"operator,node,project"`
+	ProjectID  string     `json:"projectId,omitempty"`
+	NodeID     string     `json:"nodeId,omitempty"`
+	NodeRole   string     `json:"nodeRole,omitempty"`
+	NodeZone   string     `json:"nodeZone,omitempty"`
+	CreatedAt  time.Time  `json:"createdAt"`
+	ExpiresAt  *time.Time `json:"expiresAt,omitempty"`
+	LastUsedAt *time.Time `json:"lastUsedAt,omitempty" doc:"To the minute."`
+	RevokedAt  *time.Time `json:"revokedAt,omitempty"`
+}
+
+// NewToken is the answer to a create: the only place where the secret stands.
+type NewToken struct {
+	Token
+	Secret string `json:"token" doc:"The bearer token; shown once."`
+}
+
+// Caller is the answer of GET /v1/whoami.
+type Caller struct {
+	TokenID   string `json:"tokenId"`
+	Name      string `json:"name"`
+	Role      string `json:"role"`
+	ProjectID string `json:"projectId,omitempty"`
+	NodeID    string `json:"nodeId,omitempty"`
+}

@@ -1,0 +1,113 @@
+package api
+
+import "time"
+
+// CreateInstance is the body of POST /v1/projects/{p}/compute/instances
+// (contract U-19). Fields of the contract that are not built yet are refused by
+// name, never ignored.
+type CreateInstance struct {
+	Name            string            `json:"name" minLength:"1" maxLength:"63" doc:"Display name and the guest's hostname where it is one."`
+	ImageID         string            `json:"imageId" minLength:"1" doc:"Id of an image of this project or of a public one."`
+	InstanceType    string            `json:"instanceType,omitempty" doc:"Catalog name, e.g. m1.small; or give vcpus and memoryBytes."`
+	VCPUs           int64             `json:"vcpus,omitempty" minimum:"1" maximum:"512" doc:"With memoryBytes: a custom shape."`
+	MemoryBytes     int64             `json:"memoryBytes,omitempty" minimum:"67108864" maximum:"17592186044416"`
+	RootVolumeBytes int64             `json:"rootVolumeBytes,omitempty" minimum:"1048576" maximum:"70368744177664" doc:"Size of the root volume; at least the image's."`
+	UserData        *string           `json:"userData,omitempty" doc:"Base64 (RFC 4648, padded) of 1 to 65,536 bytes."`
+	PublicKeys      []string          `json:"publicKeys,omitempty" maxItems:"32" doc:"OpenSSH public key lines."`
+	DesiredState    string            `json:"desiredState,omitempty" enum:"running,stopped"`
+	StartOnNodeBoot bool              `json:"startOnNodeBoot,omitempty"`
+	AgentEnabled    *bool             `json:"agentEnabled,omitempty"`
+	Tags            map[string]string `json:"tags,omitempty"`
+
+	MetadataOptions  *MetadataOptions  `json:"metadataOptions,omitempty"`
+	DataVolumes      []DataVolumeInput `json:"dataVolumes,omitempty"`
+	SubnetIDs        []string          `json:"subnetIds,omitempty"`
+	FloatingIPPool   string            `json:"floatingIPPool,omitempty"`
+	PlacementGroupID string            `json:"placementGroupId,omitempty"`
+	InstanceProfile  string            `json:"instanceProfile,omitempty"`
+	Selectors        []string          `json:"selectors,omitempty"`
+	Countables       map[string]int64  `json:"countables,omitempty"`
+}
+
+// DataVolumeInput asks for one data volume.
+type DataVolumeInput struct {
+	SizeBytes int64 `json:"sizeBytes" minimum:"1048576"`
+}
+
+// MetadataOptions are the EC2-shaped options of the metadata service (contract
+// U-18). Omitted ones are enabled, required and 1.
+type MetadataOptions struct {
+	HTTPEndpoint            string `json:"httpEndpoint,omitempty" enum:"enabled,disabled"`
+	HTTPTokens              string `json:"httpTokens,omitempty" enum:"optional,required" doc:"Recorded; session tokens are always needed."`
+	HTTPPutResponseHopLimit int64  `json:"httpPutResponseHopLimit,omitempty" minimum:"1" maximum:"64"`
+	InstanceMetadataTags    string `json:"instanceMetadataTags,omitempty" enum:"enabled,disabled"`
+}
+
+// Instance is the answer for one VM.
+type Instance struct {
+	ID                        string            `json:"id"`
+	ProjectID                 string            `json:"projectId"`
+	Name                      string            `json:"name"`
+	ImageID                   string            `json:"imageId"`
+	InstanceType              string            `json:"instanceType" doc:"Catalog name; empty for a custom shape: read vcpus and memoryBytes."`
+	VCPUs                     int64             `json:"vcpus" doc:"Effective count."`
+	MemoryBytes               int64             `json:"memoryBytes" doc:"Effective size, bytes."`
+	NodeID                    string            `json:"nodeId" doc:"Empty until scheduled. Operators see the node; so do the project's members."`
+	State                     string            `json:"state" enum:"creating,running,stopping,stopped,starting,rebooting,migrating,terminating,terminated,error"`
+	StateMessage              string            `json:"stateMessage,omitempty" doc:"Detail for a person when state is error, or what a launch waits for."`
+	DesiredState              string            `json:"desiredState,omitempty" enum:"running,stopped"`
+	Health                    string            `json:"health" enum:"healthy,degraded,unhealthy,migrating,unknown,agent_disabled"`
+	AgentEnabled              bool              `json:"agentEnabled"`
+	ForceStopping             bool              `json:"forceStopping"`
+	StartOnNodeBoot           bool              `json:"startOnNodeBoot"`
+	RootVolumeID              string            `json:"rootVolumeId"`
+	RootVolumeAutoProvisioned bool              `json:"rootVolumeAutoProvisioned"`
+	UserDataHash              string            `json:"userDataHash,omitempty" doc:"sha256:<hex> over the user-data bytes; absent when there is none."`
+	MetadataOptions           MetadataOptions   `json:"metadataOptions"`
+	PublicKeys                []string          `json:"publicKeys,omitempty"`
+	Tags                      map[string]string `json:"tags,omitempty"`
+	CreatedAt                 time.Time         `json:"createdAt"`
+	LaunchedAt                *time.Time        `json:"launchedAt,omitempty" doc:"When it was first seen running."`
+}
+
+// PatchInstance is the body of PATCH on an instance. Only what it names changes.
+type PatchInstance struct {
+	Name            *string           `json:"name,omitempty" minLength:"1" maxLength:"63"`
+	StartOnNodeBoot *bool             `json:"startOnNodeBoot,omitempty"`
+	Tags            map[string]string `json:"tags,omitempty" doc:"Replaces all tags."`
+}
+
+// StopInstance is the optional body of POST …/stop.
+type StopInstance struct {
+	Force           bool   `json:"force,omitempty" doc:"Pull the plug now."`
+	DeadlineSeconds *int64 `json:"deadlineSeconds,omitempty" minimum:"0" maximum:"3600" doc:"How long the guest may take before the plug is pulled; 90 when omitted."`
+}
+
+// RebootInstance is the optional body of POST …/reboot.
+type RebootInstance struct {
+	Force bool `json:"force,omitempty" doc:"Reset at once instead of asking the guest."`
+}
+
+// Event is one entry of an instance's timeline.
+type Event struct {
+	At      time.Time `json:"at"`
+	Actor   string    `json:"actor" doc:"Who: a token's name, a node, or system."`
+	Event   string    `json:"event" doc:"What, e.g. start, placed, state."`
+	State   string    `json:"state" doc:"State of the instance afterwards."`
+	Message string    `json:"message,omitempty"`
+}
+
+// InstanceType is an entry of the catalog.
+type InstanceType struct {
+	Name            string `json:"name"`
+	VCPUs           int64  `json:"vcpus"`
+	MemoryBytes     int64  `json:"memoryBytes"`
+	RootVolumeBytes int64  `json:"rootVolumeBytes"`
+}
+
+// Console is the tail of an instance's serial console.
+type Console struct {
+	InstanceID string    `json:"instanceId"`
+	Output     string    `json:"output" doc:"Base64 of the last bytes, 256 KiB at most."`
+	At         time.Time `json:"at" doc:"When the node sent it."`
+}
