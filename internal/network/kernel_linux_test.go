@@ -1,0 +1,151 @@
+package network
+
+import (
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+)
+
+// Two projects with the same range, two guests with the same address, one host: each has its own world.
+// contract: U-03 U-12 — lesson 28 — lesson 29
+func TestTwoProjectsOneHost(t *testing.T) {
+	l := newLab(t)
+	l.config.Metadata = greetAll
+	d, pa1, pa2, pb1 := twoProjects()
+	l.converge(l.kernel(), d)
+	for _, at := range []string{hostOutside, hostMgmt} {
+		l.greet(l.host, at+":22", "host")
+	}
+	l.greet(l.outside, internet+":80", "internet")
+	l.greet(l.outside, neighbour+":80", "neighbour")
+	l.greet(l.outside, beneath+":80", "beneath")
+	l.greet(l.outside, beneath+":8080", "beneath")
+
+	a1, a2, b1 := l.guest(pa1), l.guest(pa2), l.guest(pb1)
+	for _, g := range []*guest{a1, a2, b1} {
+		start := time.Now()
+		ack := g.boot()
+		t.Logf("%s has %s after %v", g.port.ID, ack.YourIPAddr, time.Since(start))
+		if addrOf(ack.YourIPAddr) != g.port.Address || ack.HostName() != g.port.Hostname {
+			t.Errorf("%s was given %s, %q", g.port.ID, ack.YourIPAddr, ack.HostName())
+		}
+		if got := ack.Options.Get(dhcpMTU); len(got) != 2 || int(got[0])<<8|int(got[1]) != 1400 {
+			t.Errorf("%s: MTU option % x", g.port.ID, got)
+		}
+		if ack.Options.Has(dhcpClasslessRoutes) {
+			t.Errorf("%s: option 121 is sent", g.port.ID)
+		}
+		g.mustHear("169.254.169.254:80", g.port.SubnetID+" "+g.port.Address.String())
+		g.mustHear(internet+":80", "internet "+hostOutside)
+	}
+
+	l.greet(a2.ns, ":7000", "a2")
+	a1.mustHear(pa2.Address.String()+":7000", "a2 "+pa1.Address.String())
+	b1.mustNotReach(pa2.Address.String() + ":7000")
+
+	for _, to := range []string{
+		hostOutside + ":22", hostMgmt + ":22", // the host's services on its addresses
+		"169.254.192.0:22", "169.254.192.2:22", // and on its ends of the transit links
+		"172.31.0.1:22", "172.31.0.1:80", "172.31.0.2:80", // the router has no other service
+		neighbour + ":80",      // the management network
+		"169.254.169.254:8080", // a metadata service beneath
+		"169.254.192.3:80", "169.254.192.1:80",
+	} {
+		a1.mustNotReach(to)
+	}
+
+	// Both ask the same place from the same port of the same address, at the same time.
+	var wg sync.WaitGroup
+	for range 5 {
+		for _, g := range []*guest{a1, b1} {
+			wg.Go(func() {
+				got, err := g.ask(internet+":80", deadline, 0)
+				if err != nil || got != "internet "+hostOutside {
+					t.Errorf("%s: %q, %v", g.port.ID, got, err)
+				}
+			})
+		}
+	}
+	wg.Wait()
+	openBoth(t, l, a1, b1)
+}
+
+// openBoth holds a connection open from each guest, from the same port of the same address to the same place, and
+// checks that what each is sent comes to it alone.
+func openBoth(t *testing.T, l *lab, guests ...*guest) {
+	var ln net.Listener
+	l.in(l.outside, func() (err error) { ln, err = net.Listen("tcp4", internet+":81"); return err })
+	defer ln.Close()
+	type pair struct{ near, far net.Conn }
+	var pairs []pair
+	for _, g := range guests {
+		var p pair
+		l.in(g.ns, func() (err error) {
+			d := net.Dialer{Timeout: deadline, LocalAddr: &net.TCPAddr{Port: 40000}}
+			p.near, err = d.Dial("tcp4", internet+":81")
+			return err
+		})
+		p.far, _ = ln.Accept()
+		defer p.near.Close()
+		defer p.far.Close()
+		pairs = append(pairs, p)
+	}
+	for i, p := range pairs {
+		_ = p.far.SetDeadline(time.Now().Add(deadline))
+		_ = p.near.SetDeadline(time.Now().Add(deadline))
+		fmt.Fprintf(p.near, "%d", i)
+		buf := make([]byte, 1)
+		if _, err := p.far.Read(buf); err != nil || int(buf[0]-'0') != i {
+			t.Errorf("outside: connection %d got %q, %v", i, buf, err)
+		}
+		fmt.Fprintf(p.far, "%d", i)
+		if _, err := p.near.Read(buf); err != nil || int(buf[0]-'0') != i {
+			t.Errorf("guest %d got %q, %v", i, buf, err)
+		}
+	}
+}
+
+const (
+	dhcpMTU             = optionCode(26)
+	dhcpClasslessRoutes = optionCode(121)
+)
+
+type optionCode uint8
+
+func (c optionCode) Code() uint8    { return uint8(c) }
+func (c optionCode) String() string { return "option" }
+
+// A run finds what an earlier one left, however it ended, and leaves nothing that is not desired.
+func TestStaleIsRemoved(t *testing.T) {
+	l := newLab(t)
+	d, pa1, _, _ := twoProjects()
+	first := l.kernel()
+	l.converge(first, d)
+	if got := len(l.devices()); got != 9 {
+		t.Errorf("%d devices: %v", got, l.devices())
+	}
+	// A stranger's device with a like name stays.
+	l.in(l.host, func() error {
+		b := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "octopus"}}
+		return netlink.LinkAdd(b)
+	})
+	// A tap without an alias, as a crash leaves it.
+	l.in(l.host, func() error {
+		return netlink.LinkAdd(&netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: "octzzzzzzzzz1"}, Mode: netlink.TUNTAP_MODE_TAP})
+	})
+	first.Close() // as a kill does: its sockets are closed, nothing else is tidied
+	second := l.kernel()
+	l.converge(second, Desired{Subnets: d.Subnets[:1], Ports: []Port{pa1}})
+	if got := strings.Join(l.devices(), " "); strings.Contains(got, "bbbbbbbbb") || strings.Contains(got, "zzz") || !strings.Contains(got, "octopus") || !strings.Contains(got, pa1.Tap()) {
+		t.Errorf("left: %s", got)
+	}
+	l.converge(second, Desired{})
+	if got := strings.Join(l.devices(), " "); got != "octopus" {
+		t.Errorf("left at the end: %s", got)
+	}
+}

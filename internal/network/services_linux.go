@@ -1,0 +1,131 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outcrop-cloud/outcrop/internal/vpc"
+)
+
+// table is what the services of a subnet answer from: the subnet and its ports. It is replaced as a whole, never changed.
+type table struct {
+	Subnet
+	byMAC     map[vpc.MAC]Port
+	byName    map[string]Port // host name or instance id, lower case
+	byAddress map[netip.Addr]Port
+}
+
+func newTable(s Subnet, ports []Port) *table {
+	t := &table{s, map[vpc.MAC]Port{}, map[string]Port{}, map[netip.Addr]Port{}}
+	for _, p := range ports {
+		if p.SubnetID != s.ID {
+			continue
+		}
+		t.byMAC[p.MAC], t.byAddress[p.Address] = p, p
+		for _, name := range []string{p.InstanceID, p.Hostname} {
+			if name != "" {
+				t.byName[strings.ToLower(name)] = p
+			}
+		}
+	}
+	return t
+}
+
+// services are what runs for one subnet: sockets in its router, bound to the device that the guests are behind.
+type services struct {
+	table   atomic.Pointer[table]
+	router  uint64 // inode of the namespace that the sockets are in
+	sockets []interface{ Close() error }
+	done    sync.WaitGroup
+}
+
+func (s *services) close() {
+	for _, c := range s.sockets {
+		c.Close()
+	}
+	s.done.Wait()
+}
+
+// serve starts the subnet's services, or gives the running ones their new table. A router made anew needs new sockets.
+func (k *Kernel) serve(r *router, s Subnet, ports []Port) error {
+	t := newTable(s, ports)
+	old := k.running[s.ID]
+	if old != nil && old.router == r.inode {
+		old.table.Store(t)
+		return nil
+	}
+	if old != nil {
+		old.close()
+		delete(k.running, s.ID)
+	}
+	run := &services{router: r.inode}
+	run.table.Store(t)
+	if err := r.do(func() error { return k.listen(run, s) }); err != nil {
+		run.close()
+		return fmt.Errorf("start the services: %w", err)
+	}
+	k.running[s.ID] = run
+	return nil
+}
+
+// listen opens the sockets. It runs inside the router.
+func (k *Kernel) listen(run *services, s Subnet) error {
+	bound := net.ListenConfig{Control: bindToGuests}
+	packets := func(addr netip.Addr, port uint16) (net.PacketConn, error) {
+		c, err := bound.ListenPacket(context.Background(), "udp4", netip.AddrPortFrom(addr, port).String())
+		if err == nil {
+			run.sockets = append(run.sockets, c)
+		}
+		return c, err
+	}
+	streams := func(addr netip.Addr, port uint16) (net.Listener, error) {
+		l, err := bound.Listen(context.Background(), "tcp4", netip.AddrPortFrom(addr, port).String())
+		if err == nil {
+			run.sockets = append(run.sockets, l)
+		}
+		return l, err
+	}
+	dhcp, err1 := packets(netip.IPv4Unspecified(), dhcpServerPort)
+	dnsUDP, err2 := packets(vpc.DNS(s.CIDR), dnsPort)
+	dnsTCP, err3 := streams(vpc.DNS(s.CIDR), dnsPort)
+	metadata, err4 := streams(MetadataAddr, httpPort)
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
+		return err
+	}
+	run.done.Go(func() { serveDHCP(dhcp, &run.table) })
+	names := newResolver(&run.table, k.config.Resolvers, k.dial)
+	run.done.Go(func() { names.serve(dnsUDP, nil) })
+	run.done.Go(func() { names.serve(nil, dnsTCP) })
+	if k.config.Metadata != nil {
+		run.done.Go(func() { k.config.Metadata(s.ID, metadata) })
+	}
+	return nil
+}
+
+func bindToGuests(_, _ string, c syscall.RawConn) (err error) {
+	controlErr := c.Control(func(fd uintptr) {
+		err = errors.Join(
+			unix.SetsockoptString(int(fd), unix.SOL_SOCKET, unix.SO_BINDTODEVICE, guestLink),
+			unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_BROADCAST, 1),
+		)
+	})
+	return errors.Join(controlErr, err)
+}
+
+// dial opens a socket to a name server of the host's, from the host's namespace.
+func (k *Kernel) dial(ctx context.Context, network string, to netip.AddrPort) (conn net.Conn, err error) {
+	err = k.host.do(func() error {
+		conn, err = (&net.Dialer{}).DialContext(ctx, network, to.String())
+		return err
+	})
+	return conn, err
+}
