@@ -20,8 +20,9 @@ var (
 	ErrNotFound = errors.New("hypervisor: no such VM")
 	// ErrUnavailable: the hypervisor cannot be reached or did not answer in time.
 	ErrUnavailable = errors.New("hypervisor: unavailable")
-	// ErrRefused: the hypervisor looked at the request and refuses it; asking
-	// again with the same spec will not help.
+	// ErrRefused: the hypervisor looked at the request and refuses it: the spec
+	// is wrong, or the VM is not in a state for it. Asking again without
+	// changing either will not help.
 	ErrRefused = errors.New("hypervisor: refused")
 )
 
@@ -46,7 +47,7 @@ type Disk struct {
 	Path     string // absolute path of the file
 	Format   string // "qcow2" or "raw"
 	ReadOnly bool
-	Serial   string // what the guest sees as the disk's serial: the volume id (contract U-11)
+	Serial   string // what the guest sees as the disk's serial: the volume id (contract U-11), at most 20 bytes
 }
 
 // NIC is one network interface, on a tap device that exists already.
@@ -93,7 +94,10 @@ type Info struct {
 	Name         string       // "libvirt" or "fake"
 	Version      string       // of the VM monitor, e.g. "QEMU 7.2.22, libvirt 9.0.0"
 	Acceleration Acceleration // what a probe found to work, not what is listed
-	Limits       bool         // CPU, memory and IO limits by cgroup are in force
+	Limits       bool         // CPU and memory limits by cgroup are in force
+	// Findings are sentences for the operator about what is not as it should
+	// be on this machine, such as QEMU running as root. Empty is good.
+	Findings []string
 }
 
 // Hypervisor runs VMs. All methods are safe for concurrent use; callers keep to
@@ -111,7 +115,8 @@ type Hypervisor interface {
 	// Define makes or replaces the definition of a VM that is not running.
 	// With a running VM the new definition holds from its next start.
 	Define(ctx context.Context, s Spec) error
-	// Start boots a defined VM; a running one is left as it is.
+	// Start boots a defined VM and lets a paused one go on; a running one is
+	// left as it is.
 	Start(ctx context.Context, id string) error
 	// Shutdown asks the guest to power off and returns at once. A VM that is
 	// off is left as it is.
@@ -119,16 +124,20 @@ type Hypervisor interface {
 	// Destroy ends the VM at once, as pulling the plug would. It may interrupt
 	// a waiting Shutdown. A VM that is off is left as it is.
 	Destroy(ctx context.Context, id string) error
-	// Reset restarts a running VM at once, keeping its process.
+	// Reset restarts a running VM at once, keeping its process. A VM that is
+	// not running is refused.
 	Reset(ctx context.Context, id string) error
-	// Undefine forgets a VM that is not running; an unknown one is no error.
+	// Undefine forgets a VM that is not running; an unknown one is no error, a
+	// running one is refused.
 	Undefine(ctx context.Context, id string) error
-	// Console opens the two-way serial console of a running VM.
+	// Console opens the two-way serial console of a running VM. It has one
+	// user at a time; a second one is refused.
 	Console(ctx context.Context, id string) (io.ReadWriteCloser, error)
 	// Events carries the id of a VM whose state may have changed. It is a hint:
 	// it may miss and repeat, so callers look at the state themselves. "" means
 	// that any VM may have changed (after a reconnect).
 	Events() <-chan string
+	// Close lets go of the hypervisor; VMs go on.
 	Close() error
 }
 

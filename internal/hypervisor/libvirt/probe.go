@@ -1,0 +1,201 @@
+package libvirt
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	golibvirt "github.com/digitalocean/go-libvirt"
+	"libvirt.org/go/libvirtxml"
+
+	"github.com/outcrop-cloud/outcrop/internal/hypervisor"
+)
+
+// findings of the probe guests.
+type findings struct {
+	acceleration hypervisor.Acceleration
+	limits       bool // libvirt holds guests in CPU and memory cgroups
+	sandbox      bool // QEMU gets a seccomp sandbox
+}
+
+// kvmTime is what a guest has for the firmware and half a thousand million
+// loops. Hardware needs a fraction of a second, emulation 3 to 4 seconds; a
+// /dev/kvm that is slower than emulation is worse than none.
+const kvmTime = 3 * time.Second
+
+// bootSector counts down from 2^29 in 32-bit mode, then tells the panic device:
+// a guest that died on the way could not. (In Intel syntax, loaded at 0x7c00:)
+var bootSector = []byte{
+	0xfa,       // cli
+	0x31, 0xc0, // xor ax, ax
+	0x8e, 0xd8, // mov ds, ax
+	0x66, 0x0f, 0x01, 0x16, 0x3c, 0x7c, // lgdt [0x7c3c]
+	0x0f, 0x20, 0xc0, // mov eax, cr0
+	0x0c, 0x01, // or al, 1
+	0x0f, 0x22, 0xc0, // mov cr0, eax
+	0xea, 0x18, 0x7c, 0x08, 0x00, // jmp 8:0x7c18
+	0xb9, 0x00, 0x00, 0x00, 0x20, // 0x18: mov ecx, 0x20000000
+	0x49, 0x75, 0xfd, // dec ecx; jnz -3
+	0x66, 0xba, 0x05, 0x05, // mov dx, 0x505 (pvpanic)
+	0xb0, 0x01, // mov al, 1 (panicked)
+	0xee,             // out dx, al
+	0xf4, 0xeb, 0xfd, // hlt; jmp -3
+	0x66, 0x90, // padding
+	0, 0, 0, 0, 0, 0, 0, 0, // 0x2c: the null descriptor
+	0xff, 0xff, 0, 0, 0, 0x9a, 0xcf, 0, // 0x34: flat 32-bit code
+	15, 0, 0x2c, 0x7c, 0, 0, // 0x3c: limit and address of the table
+}
+
+// probeDiskSize is the least that SeaBIOS takes for a hard disk, rounded up.
+const probeDiskSize = 1 << 20
+
+// probe starts throw-away guests to see what really works here.
+func (d *Driver) probe(ctx context.Context) (findings, error) {
+	path, err := writeProbeDisk(d.dir)
+	if err != nil {
+		return findings{}, err
+	}
+	defer os.Remove(path)
+	kinds := []hypervisor.Acceleration{hypervisor.KVM, hypervisor.TCG}
+	if d.forced != "" {
+		kinds = []hypervisor.Acceleration{d.forced}
+	}
+	var last error
+	for _, kind := range kinds {
+		f, err := query(ctx, d, func(c *conn) (findings, error) { return trial(ctx, c, kind, path, d.forced == "") })
+		if err == nil && f.acceleration == kind {
+			return f, nil
+		}
+		if errors.Is(err, hypervisor.ErrUnavailable) {
+			return findings{}, err // says nothing about the machine
+		}
+		last = err
+	}
+	return findings{}, fmt.Errorf("no probe guest could be started: %w", last)
+}
+
+func writeProbeDisk(dir string) (string, error) {
+	f, err := os.CreateTemp(dir, "outcrop-probe-*.img")
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	sector := append(make([]byte, 0, 512), bootSector...)
+	sector = append(sector[:510:512], 0x55, 0xaa)
+	if _, err = f.Write(sector); err == nil {
+		err = f.Truncate(probeDiskSize)
+	}
+	if err == nil {
+		err = f.Chmod(0o644) // QEMU's user reads it; it holds no secret
+	}
+	if err != nil {
+		os.Remove(f.Name())
+		return "", err
+	}
+	return f.Name(), nil
+}
+
+// trial runs one probe guest and looks at it while it lives. acceleration stays
+// empty when the guest was KVM's and did not arrive in time. Only KVM has to
+// arrive: that emulation works once it starts is not in doubt. libvirt ends the
+// guest with the connection at the latest.
+func trial(ctx context.Context, c *conn, kind hypervisor.Acceleration, disk string, race bool) (f findings, err error) {
+	watch, cancel := context.WithCancel(ctx)
+	defer cancel()
+	events, err := c.LifecycleEvents(watch)
+	if err != nil {
+		return f, err
+	}
+	defer func() {
+		cancel()
+		for range events { // until the subscription is gone, so that the connection is clean again
+		}
+	}()
+	text, err := probeXML(kind, disk).Marshal()
+	if err != nil {
+		return f, err
+	}
+	if args, err := c.ConnectDomainXMLToNative("qemu-argv", text, 0); err == nil {
+		f.sandbox = strings.Contains(args, "-sandbox on")
+	}
+	dom, err := c.DomainCreateXML(text, golibvirt.DomainStartAutodestroy|golibvirt.DomainStartValidate)
+	if err != nil {
+		return f, err
+	}
+	timeUp := time.After(kvmTime)
+	f.limits = hasCgroups(c, dom)
+	if kind == hypervisor.TCG || !race || arrived(ctx, events, dom, timeUp) {
+		f.acceleration = kind
+	}
+	if err := c.DomainDestroyFlags(dom, golibvirt.DomainDestroyDefault); err != nil && !golibvirt.IsNotFound(err) {
+		c.close() // takes the guest with it
+		return f, err
+	}
+	return f, ctx.Err()
+}
+
+// arrived waits until the guest rings the panic device; every other end, and
+// none in time, is a no.
+func arrived(ctx context.Context, events <-chan golibvirt.DomainEventLifecycleMsg, dom golibvirt.Domain, timeUp <-chan time.Time) bool {
+	for {
+		select {
+		case e, ok := <-events:
+			switch {
+			case !ok:
+				return false
+			case e.Dom.UUID != dom.UUID:
+			case golibvirt.DomainEventType(e.Event) == golibvirt.DomainEventCrashed:
+				return true
+			case golibvirt.DomainEventType(e.Event) == golibvirt.DomainEventStopped:
+				return golibvirt.DomainEventStoppedDetailType(e.Detail) == golibvirt.DomainEventStoppedCrashed
+			}
+		case <-timeUp:
+			return false
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// hasCgroups asks for the parameters that only a guest in a CPU and a memory
+// cgroup has.
+func hasCgroups(c *conn, dom golibvirt.Domain) bool {
+	if _, _, err := c.DomainGetSchedulerType(dom); err != nil {
+		return false
+	}
+	_, _, err := c.DomainGetMemoryParameters(dom, 0, 0)
+	return err == nil
+}
+
+func probeXML(kind hypervisor.Acceleration, disk string) *libvirtxml.Domain {
+	return &libvirtxml.Domain{
+		Type:   domainType(kind),
+		Name:   "probe-of-outcrop-" + rand.Text(),
+		Memory: &libvirtxml.DomainMemory{Value: 32, Unit: "MiB"},
+		VCPU:   &libvirtxml.DomainVCPU{Value: 1},
+		OS: &libvirtxml.DomainOS{
+			Type:        &libvirtxml.DomainOSType{Arch: "x86_64", Machine: "q35", Type: "hvm"},
+			BootDevices: []libvirtxml.DomainBootDevice{{Dev: "hd"}},
+		},
+		Features:   features(hypervisor.Spec{}, kind),
+		OnPoweroff: "destroy",
+		OnReboot:   "destroy",
+		OnCrash:    "destroy",
+		Devices: &libvirtxml.DomainDeviceList{
+			Controllers: []libvirtxml.DomainController{{Type: "usb", Model: "none"}},
+			Disks: []libvirtxml.DomainDisk{{
+				Device:   "disk",
+				Driver:   &libvirtxml.DomainDiskDriver{Name: "qemu", Type: "raw"},
+				Source:   &libvirtxml.DomainDiskSource{File: &libvirtxml.DomainDiskSourceFile{File: disk}},
+				Target:   &libvirtxml.DomainDiskTarget{Dev: "vda", Bus: "virtio"},
+				ReadOnly: &libvirtxml.DomainDiskReadOnly{},
+			}},
+			MemBalloon: &libvirtxml.DomainMemBalloon{Model: "none"},
+			Panics:     []libvirtxml.DomainPanic{{Model: "isa"}},
+		},
+	}
+}
