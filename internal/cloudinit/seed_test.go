@@ -164,7 +164,7 @@ func FuzzSeed(f *testing.F) {
 		s := Seed{InstanceID: id, Hostname: host, PublicKeys: []string{key}, UserData: data}
 		image, err := Image(s)
 		if err != nil {
-			if id != "" && utf8.ValidString(id+host+key) && !strings.ContainsFunc(key, unicode.IsControl) && len(data) <= MaxUserData {
+			if id != "" && utf8.ValidString(id) && utf8.ValidString(host) && utf8.ValidString(key) && !strings.ContainsFunc(key, unicode.IsControl) && len(data) <= MaxUserData {
 				t.Fatalf("refused: %v", err)
 			}
 			return

@@ -36,9 +36,11 @@ func cutoff(n int) int {
 	return max(1, n/3)
 }
 
+var separators = strings.NewReplacer("-", "", "_", "")
+
 // fold makes spellings that differ only in style equal: sub-net, sub_net, subNet.
 func fold(s string) []rune {
-	return []rune(strings.ToLower(strings.NewReplacer("-", "", "_", "").Replace(s)))
+	return []rune(strings.ToLower(separators.Replace(s)))
 }
 
 // distance is the restricted Damerau-Levenshtein distance, in three rows.
