@@ -1,0 +1,73 @@
+package cli
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"sync"
+
+	"github.com/spf13/cobra"
+)
+
+// build says which program this is.
+type build struct {
+	Version  string `json:"version"`
+	Commit   string `json:"commit,omitempty"`
+	Time     string `json:"time,omitempty"`
+	Modified bool   `json:"modified,omitempty"` // built from a tree with changes
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+}
+
+// buildVersion reads what the Go tool wrote into the program.
+var buildVersion = sync.OnceValue(func() build {
+	b := build{Version: "devel", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return b
+	}
+	if v := info.Main.Version; v != "" && v != "(devel)" {
+		b.Version = v
+	}
+	for _, s := range info.Settings {
+		switch s.Key {
+		case "vcs.revision":
+			b.Commit = s.Value
+		case "vcs.time":
+			b.Time = s.Value
+		case "vcs.modified":
+			b.Modified = s.Value == "true"
+		}
+	}
+	return b
+})
+
+func (b build) String() string {
+	text := b.Version
+	if len(b.Commit) >= 12 {
+		text += " (commit " + b.Commit[:12]
+		if b.Modified {
+			text += ", modified"
+		}
+		text += ")"
+	}
+	return text + " " + b.Go + " " + b.Platform
+}
+
+func newVersion(a *app) *cobra.Command {
+	return command("version", text{"Print which build this is",
+		"Prints the version, the commit that it was built from, and the platform. It asks no server.",
+		"  outcrop version\n  outcrop version -o json"},
+		nil, nil, func(*cobra.Command, []string) error {
+			b := buildVersion()
+			switch {
+			case a.flags.quiet:
+				_, err := fmt.Fprintln(a.stdout, b.Version)
+				return err
+			case a.flags.output != "table":
+				return a.encode(a.stdout, b)
+			}
+			_, err := fmt.Fprintln(a.stdout, "outcrop", b)
+			return err
+		})
+}
