@@ -1,0 +1,121 @@
+package metadata
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// contract: U-18 is switched per request; this is about a guest that asks too often.
+func TestDelay(t *testing.T) {
+	l := Limits{Rate: 10, Burst: 5}.withDefaults()
+	c := &caller{}
+	now := time.Unix(1000, 0)
+	for n := range 5 {
+		if d, ok := c.delay(l, now); d != 0 || !ok {
+			t.Errorf("request %d of the burst waits %v, %v", n, d, ok)
+		}
+	}
+	for n := 1; n <= 10; n++ {
+		if d, ok := c.delay(l, now); d != time.Duration(n)*100*time.Millisecond || !ok {
+			t.Errorf("request %d after the burst waits %v, %v", n, d, ok)
+		}
+	}
+	if _, ok := c.delay(l, now); ok {
+		t.Error("a wait of more than a second is not refused")
+	}
+	if c.idle(now) {
+		t.Error("a caller in debt is forgotten")
+	}
+	now = now.Add(1500 * time.Millisecond)
+	if !c.idle(now) {
+		t.Error("a caller without debt is kept")
+	}
+	if d, ok := c.delay(l, now); d != 0 || !ok {
+		t.Errorf("after a rest: %v, %v", d, ok)
+	}
+}
+
+func TestPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		before := time.Now()
+		if !pause(t.Context(), time.Second) || time.Since(before) != time.Second {
+			t.Errorf("paused for %v", time.Since(before))
+		}
+	})
+}
+
+// One guest has all the connections that it may have; the next is closed, another guest's is not. When one ends, its
+// place is free again.
+func TestConnectionsPerCaller(t *testing.T) {
+	s := start(t, func(c *Config) { c.Limits.Connections = 3 })
+	s.provider.set(port2, sample())
+	dial := func(from string) net.Conn {
+		t.Helper()
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+		c, err := d.Dial("tcp4", s.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	served := func(c net.Conn) bool {
+		_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+		_, err := c.Read(make([]byte, 1))
+		return err == nil
+	}
+	var held []net.Conn
+	for range 3 {
+		c := dial("127.0.0.1")
+		if !served(c) {
+			t.Fatal("a connection within the limit is closed")
+		}
+		held = append(held, c)
+	}
+	if served(dial("127.0.0.1")) {
+		t.Error("a connection over the limit is served")
+	}
+	if !served(dial("127.0.0.2")) {
+		t.Error("another guest's connection is closed")
+	}
+	held[0].Close()
+	for !served(dial("127.0.0.1")) { // the server learns of the end in its own time
+	}
+	if st := s.server.Stats(); st.RefusedConnections == 0 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// Callers in the map do not grow without bound.
+func TestIdleCallersAreForgotten(t *testing.T) {
+	s := start(t, nil)
+	for n := range 50 {
+		from := net.IPv4(127, 0, 1, byte(n)).String()
+		c := s.client(from)
+		s.doFrom(c, "GET", "/")
+		c.Transport.(*http.Transport).CloseIdleConnections()
+		for s.open() > 0 {
+		}
+	}
+	s.advance(time.Minute)
+	s.doFrom(s.client("127.0.0.1"), "GET", "/")
+	s.server.mu.Lock()
+	defer s.server.mu.Unlock()
+	if n := len(s.server.callers); n > 1 {
+		t.Errorf("%d callers are remembered", n)
+	}
+}
+
+// open is the number of connections that the server holds.
+func (s *service) open() (n int64) {
+	s.server.mu.Lock()
+	defer s.server.mu.Unlock()
+	for _, c := range s.server.callers {
+		n += c.conns.Load()
+	}
+	return n
+}
