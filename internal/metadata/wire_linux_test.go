@@ -103,12 +103,9 @@ func htons(n uint16) uint16 { return binary.NativeEndian.Uint16(binary.BigEndian
 func answerTTL(raw int) (int, error) {
 	buf := make([]byte, 1<<16)
 	for {
-		n, from, err := unix.Recvfrom(raw, buf, 0)
+		n, _, err := unix.Recvfrom(raw, buf, 0)
 		if err != nil {
 			return 0, err
-		}
-		if ll, ok := from.(*unix.SockaddrLinklayer); !ok || ll.Pkttype != unix.PACKET_OUTGOING {
-			continue
 		}
 		p := buf[:n]
 		head := int(p[0]&15) * 4
