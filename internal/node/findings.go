@@ -1,0 +1,77 @@
+package node
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/outcrop-cloud/outcrop/internal/api"
+	"github.com/outcrop-cloud/outcrop/internal/hypervisor"
+)
+
+// Codes of the findings that an agent makes.
+const (
+	findingLowDisk     = "LowDisk"
+	findingUnreachable = "HypervisorUnreachable"
+	findingNoKVM       = "NoKVM"
+	findingNoLimits    = "NoLimits"
+	findingSetup       = "HypervisorSetup"
+)
+
+// findings remembers since when each finding stands.
+type findings struct {
+	mu    sync.Mutex
+	since map[string]time.Time
+}
+
+// findings is what an operator should know of the node now.
+func (a *agent) findings(now time.Time) []api.Finding {
+	return a.finds.date(a.find(), now)
+}
+
+func (a *agent) find() map[string]string {
+	found := map[string]string{}
+	free, reserve, err := a.images.space()
+	switch {
+	case err != nil:
+		found[findingLowDisk] = err.Error()
+	case free < reserve || a.images.needsRoom():
+		found[findingLowDisk] = fmt.Sprintf("%s free in %s and %s should stay free: launches wait and running VMs may stand still; make room there", size(free), a.dir.root, size(reserve))
+	}
+	if trouble := a.view.trouble(); trouble != "" {
+		found[findingUnreachable] = "the hypervisor does not answer, so the state of this node's VMs is not known; look at its service on the node: " + trouble
+	}
+	if info, ok := a.facts.info(); ok {
+		if info.Acceleration != hypervisor.KVM {
+			found[findingNoKVM] = "guests run in software emulation, many times slower than with KVM; enable virtualisation in the firmware, or nested virtualisation where the node is a VM itself"
+		}
+		if !info.Limits {
+			found[findingNoLimits] = "no limits of CPU, memory and IO are in force, so a VM can slow down its neighbours; give libvirt control groups to use"
+		}
+		if len(info.Findings) > 0 {
+			found[findingSetup] = strings.Join(info.Findings, "; ")
+		}
+	}
+	return found
+}
+
+// date adds since when each finding stands and forgets those that are over.
+func (f *findings) date(found map[string]string, now time.Time) []api.Finding {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	since := map[string]time.Time{}
+	var list []api.Finding
+	for _, code := range slices.Sorted(maps.Keys(found)) {
+		at, ok := f.since[code]
+		if !ok {
+			at = now.UTC()
+		}
+		since[code] = at
+		list = append(list, api.Finding{Code: code, Message: found[code], Since: &at})
+	}
+	f.since = since
+	return list
+}

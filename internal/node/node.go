@@ -1,0 +1,238 @@
+// Package node is the agent of a hypervisor node. It reports the machine by
+// heartbeat, syncs with the server (observed up, desired down) and brings each
+// VM to its goal: a table says what to do (action.go), named steps do it
+// (start.go, stop.go), one worker per VM is the only one to touch it.
+//
+// It may be killed at any moment. What it has to remember is on disk, written
+// whole or not at all; everything else it sees by looking again. VMs go on
+// without it, and it never removes one that the server did not give up.
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/outcrop-cloud/outcrop/internal/api"
+	"github.com/outcrop-cloud/outcrop/internal/compute"
+	"github.com/outcrop-cloud/outcrop/internal/hypervisor"
+)
+
+// Config is what an agent needs to know.
+type Config struct {
+	ServerURL  string
+	TokenFile  string // read again before each request, so that a renewed token is taken
+	ID         string // of the node (contract N-02)
+	DataDir    string // images and instances; one agent at a time holds it
+	Hypervisor hypervisor.Hypervisor
+
+	Role   compute.Role // empty means hypervisor
+	Region string       // empty: the server's default
+	Zone   string       // empty: the server's default
+
+	// What the node keeps for itself and how far it may be overcommitted; nil
+	// means half of the computed reservation, 4 and 1 (contract N-09).
+	ReservedVCPUs       *int64
+	ReservedMemoryBytes *int64
+	VCPURatio           *float64
+	MemoryRatio         *float64
+
+	Interval time.Duration // between heartbeats; zero means as the server says
+	Version  string        // for the User-Agent
+	Log      *slog.Logger
+
+	// Detect reads the machine: hostname, architecture, the totals of capacity,
+	// labels, boot id. Reservation, ratios and role are filled in by the agent.
+	Detect func(context.Context) (api.Heartbeat, error)
+
+	// StepHook, where set, is called before and after each step of each VM. It
+	// is there for tests, which let the agent die at that point.
+	StepHook func(instance, step string, before bool)
+}
+
+func (c *Config) check() error {
+	switch {
+	case !compute.ValidNodeID(c.ID):
+		return fmt.Errorf("node id %q: want 1 to 63 of A-Z a-z 0-9 . _ -, the first alphanumeric", c.ID)
+	case c.Hypervisor == nil || c.Detect == nil:
+		return errors.New("node: a hypervisor and a way to detect the machine are needed")
+	case c.DataDir == "":
+		return errors.New("the agent needs a directory for images and instances; name it with --data")
+	}
+	if c.Role == "" {
+		c.Role = compute.RoleHypervisor
+	}
+	if !slices.Contains(compute.Roles, c.Role) {
+		return fmt.Errorf("node role %q: want one of %v", c.Role, compute.Roles)
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return nil
+}
+
+// Run drives the node until ctx ends; VMs go on running then. It returns early
+// only for what a person has to put right: a bad setting, a token that cannot be
+// read, a data directory that another agent holds.
+func Run(ctx context.Context, cfg Config) error {
+	if err := cfg.check(); err != nil {
+		return err
+	}
+	up := &uplink{tokenFile: cfg.TokenFile, dial: func(token string) (doFunc, error) {
+		c, err := api.NewClient(cfg.ServerURL, token, "outcrop-node/"+cfg.Version)
+		if err != nil {
+			return nil, err
+		}
+		return c.Do, nil
+	}}
+	a, err := newAgent(cfg, up)
+	if err != nil {
+		return err
+	}
+	defer a.lock.Close()
+	a.run(ctx)
+	return nil
+}
+
+// agent is one running node agent.
+type agent struct {
+	cfg    Config
+	log    *slog.Logger
+	dir    layout
+	lock   io.Closer
+	up     *uplink
+	images *imageCache
+	boots  *gate
+	facts  *facts
+	view   view
+	finds  findings
+
+	makeVolume func(ctx context.Context, v volume) error
+
+	life       context.Context // ends with the agent
+	running    sync.WaitGroup
+	registered chan struct{} // closed by the first accepted heartbeat
+	news       chan struct{} // capacity 1: something observed has changed
+	relist     chan struct{} // capacity 1: look at all VMs now
+
+	mu      sync.Mutex
+	workers map[string]*worker
+}
+
+func newAgent(cfg Config, up *uplink) (*agent, error) {
+	if _, err := up.connect(); err != nil {
+		return nil, err
+	}
+	dir := layout{root: cfg.DataDir}
+	lock, err := dir.open()
+	if err != nil {
+		return nil, err
+	}
+	dir.warnUnreachable(cfg.Log)
+	a := &agent{
+		cfg: cfg, log: cfg.Log, dir: dir, lock: lock, up: up,
+		boots:      newGate(max(2, 2*runtime.NumCPU())),
+		facts:      newFacts(),
+		makeVolume: createVolume,
+		registered: make(chan struct{}),
+		news:       make(chan struct{}, 1),
+		relist:     make(chan struct{}, 1),
+		workers:    map[string]*worker{},
+	}
+	a.images = newImageCache(dir.images(), a.fetchImage, dir.space, cfg.Log)
+	return a, nil
+}
+
+// run is the list of everything that runs in an agent.
+func (a *agent) run(ctx context.Context) {
+	a.life = ctx
+	a.adopt(a.dir.instances())
+	for _, loop := range []func(context.Context){
+		a.heartbeats,
+		a.syncs,
+		a.observe,
+		a.listen,
+		a.probe,
+	} {
+		a.running.Go(func() { loop(ctx) })
+	}
+	<-ctx.Done()
+	a.running.Wait()
+	a.images.flying.Wait()
+}
+
+// path is the path of this node's part of the API.
+func (a *agent) path(more ...string) string { return api.NodePath(a.cfg.ID, more...) }
+
+// adopt makes sure that each of the VMs has a worker.
+func (a *agent) adopt(ids []string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, id := range ids {
+		a.worker(id)
+	}
+}
+
+// worker finds or starts the worker of a VM; a.mu is held.
+func (a *agent) worker(id string) *worker {
+	w := a.workers[id]
+	if w == nil {
+		w = newWorker(a, id)
+		a.workers[id] = w
+		a.running.Go(w.run)
+	}
+	return w
+}
+
+// forget drops a worker of which nothing is left, unless the server has just
+// named its VM again.
+func (a *agent) forget(w *worker) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if w.order().goal != goalNone {
+		return false
+	}
+	delete(a.workers, w.id)
+	return true
+}
+
+// apply hands the whole desired set out to the workers. A VM that it does not
+// name is kept as it is (lesson 3).
+func (a *agent) apply(set []api.DesiredInstance, received time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	named := map[string]bool{}
+	for _, d := range set {
+		if !compute.ValidInstanceID(d.ID) {
+			a.log.Error("the server names an instance with an id that cannot be; it is ignored", "instance", d.ID)
+			continue
+		}
+		named[d.ID] = true
+		a.worker(d.ID).tell(newOrder(d, received))
+	}
+	for id, w := range a.workers {
+		if !named[id] {
+			w.tell(order{})
+		}
+	}
+}
+
+// changed says that something observed has changed; many such make one sync.
+func (a *agent) changed() { nudge(a.news) }
+
+// nudge puts a token into a channel of capacity one, unless one is there.
+func nudge(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// sleep waits for d and reports whether ctx still lives.
+func sleep(ctx context.Context, d time.Duration) bool { return wait(ctx, d, nil) != cut }
