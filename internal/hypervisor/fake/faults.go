@@ -157,8 +157,8 @@ func (h *Hypervisor) delay(ctx context.Context, v Verb, id string) error {
 		if h.opts.Latency != nil {
 			latency = h.opts.Latency(v, id)
 		}
-		if latency <= 0 && ctx.Err() == nil {
-			return nil
+		if latency <= 0 {
+			return late(ctx)
 		}
 		timer := time.NewTimer(latency)
 		defer timer.Stop()
@@ -172,8 +172,16 @@ func (h *Hypervisor) delay(ctx context.Context, v Verb, id string) error {
 	case <-cut:
 		return fmt.Errorf("%w: the hypervisor went away", hypervisor.ErrUnavailable)
 	case <-ctx.Done():
-		return fmt.Errorf("%w: no answer in time: %w", hypervisor.ErrUnavailable, ctx.Err())
+		return late(ctx)
 	}
+}
+
+// late is the error of a call whose time was up, or nil.
+func late(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("%w: no answer in time: %w", hypervisor.ErrUnavailable, err)
+	}
+	return nil
 }
 
 // arrive counts a call and takes the fault that is due for it.

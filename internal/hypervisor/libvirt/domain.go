@@ -16,7 +16,7 @@ func domainXML(s hypervisor.Spec, h *host) (string, error) {
 		Type:     domainType(h.info.Acceleration),
 		Name:     prefix + s.ID,
 		UUID:     s.UUID,
-		Metadata: &libvirtxml.DomainMetadata{XML: mark{ID: s.ID}.String()},
+		Metadata: &libvirtxml.DomainMetadata{XML: mark{ID: s.ID}.inDefinition()},
 		Memory:   &libvirtxml.DomainMemory{Value: uint(s.MemoryBytes), Unit: "bytes"},
 		VCPU:     &libvirtxml.DomainVCPU{Placement: "static", Value: uint(s.VCPUs)},
 		OS: &libvirtxml.DomainOS{

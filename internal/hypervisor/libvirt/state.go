@@ -212,19 +212,18 @@ func liveXML(c *conn, dom golibvirt.Domain) (*libvirtxml.Domain, error) {
 const namespace = "urn:outcrop-cloud:instance:1"
 
 // mark is that element. Run is new with each Start and makes boot ids unique
-// where libvirt's own domain ids begin again.
+// where libvirt's own domain ids begin again. libvirt adds the namespace when
+// it takes an element by a call and strips it when it gives one.
 type mark struct {
-	XMLName xml.Name `xml:"urn:outcrop-cloud:instance:1 instance"`
+	XMLName xml.Name `xml:"instance"`
 	ID      string   `xml:"id,attr"`
 	Run     string   `xml:"run,attr,omitempty"`
 }
 
-func (m mark) String() string {
-	text, err := xml.Marshal(m)
-	if err != nil {
-		panic(err) // two strings always marshal
-	}
-	return string(text)
+// inDefinition is the element as it stands in a whole definition. An id needs
+// no escaping.
+func (m mark) inDefinition() string {
+	return fmt.Sprintf(`<outcrop:instance xmlns:outcrop="%s" id="%s"/>`, namespace, m.ID)
 }
 
 // readMark reads the mark of the running domain, or of the definition of one
@@ -246,6 +245,10 @@ func readMark(c *conn, dom golibvirt.Domain) (m mark, ours bool, err error) {
 
 // writeMark sets the mark of the next start.
 func writeMark(c *conn, dom golibvirt.Domain, m mark) error {
-	return c.DomainSetMetadata(dom, int32(golibvirt.DomainMetadataElement), golibvirt.OptString{m.String()},
+	text, err := xml.Marshal(m)
+	if err != nil {
+		return err
+	}
+	return c.DomainSetMetadata(dom, int32(golibvirt.DomainMetadataElement), golibvirt.OptString{string(text)},
 		golibvirt.OptString{"outcrop"}, golibvirt.OptString{namespace}, golibvirt.DomainAffectConfig)
 }
