@@ -18,7 +18,7 @@ type Finding struct {
 	// TOO_LARGE_UNPACKED. Codes are stable, more may come.
 	Code string
 	// Message says what is wrong and what to do about it. It quotes nothing of the
-	// user-data but the names of top-level keys.
+	// user-data but the names of top-level keys and of content types.
 	Message string
 	// Line counts from 1; 0 means the user-data as a whole. In gzip it counts in the
 	// unpacked text; for a part that is encoded it is the line where the part begins.
