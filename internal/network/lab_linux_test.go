@@ -231,7 +231,25 @@ func (l *lab) guest(p Port) *guest {
 	pumps.Go(func() { g.pump(g.card, g.tap, nil) })
 	pumps.Go(func() { g.pump(g.tap, g.card, g.frames) })
 	l.t.Cleanup(func() { g.tap.Close(); g.card.Close(); pumps.Wait() })
+	l.plugged(p.Tap())
 	return g
+}
+
+// plugged waits until the bridge forwards for the tap, which it does a moment after the tap is opened.
+func (l *lab) plugged(tap string) {
+	l.t.Helper()
+	l.in(l.host, func() error {
+		for start := time.Now(); time.Since(start) < deadline; {
+			d, err := netlink.LinkByName(tap)
+			if err != nil {
+				return err
+			}
+			if d.Attrs().OperState == netlink.OperUp {
+				return netlink.LinkSetUp(d) // takes the kernel's lock: the bridge has been told
+			}
+		}
+		return fmt.Errorf("%s does not come up", tap)
+	})
 }
 
 func (g *guest) pump(from, to *os.File, tee chan []byte) {
