@@ -60,7 +60,7 @@ func (a *app) importImage(ctx context.Context, file, name string, public bool) e
 		}
 		it, sum, err = up.send(ctx, path, key)
 		if file == "-" && unanswered(err) { // it cannot be read again
-			return &failure{code: codeUnreachable, message: err.Error(), cause: err,
+			return &failure{code: codeUnreachable, message: err.Error(), // no cause, so that it is not tried again
 				hint: "\"outcrop image list\" shows whether the image came through"}
 		}
 		return err

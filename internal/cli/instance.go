@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"net/http"
 	"regexp"
@@ -46,9 +45,8 @@ var instances = &noun[instance]{
 		{"Health", func(i *instance, _ time.Time) string { return i.Health }},
 		{"Node", func(i *instance, _ time.Time) string { return i.NodeID }},
 		{"Type", func(i *instance, _ time.Time) string { return i.InstanceType }},
-		{"Size", func(i *instance, _ time.Time) string {
-			return fmt.Sprintf("%d vCPUs, %s memory", i.VCPUs, formatSize(i.MemoryBytes))
-		}},
+		{"vCPUs", func(i *instance, _ time.Time) string { return strconv.FormatInt(i.VCPUs, 10) }},
+		{"Memory", func(i *instance, _ time.Time) string { return formatSize(i.MemoryBytes) }},
 		{"Image", func(i *instance, _ time.Time) string { return i.ImageID }},
 		{"Root volume", func(i *instance, _ time.Time) string { return i.RootVolumeID }},
 		{"User-data", func(i *instance, _ time.Time) string { return i.UserDataHash }},

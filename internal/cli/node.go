@@ -44,12 +44,12 @@ var nodes = &noun[node]{
 		{"Liveness", func(n *node, now time.Time) string { return livenessText(&n.Liveness, now) }},
 		{"Last seen", func(n *node, now time.Time) string { return moment(n.LastSeenAt, now) }},
 		{"vCPUs", func(n *node, _ time.Time) string {
-			return fmt.Sprintf("%d of %d committed (%d in all, %d reserved, x %s)", n.CommittedVCPUs, n.CommittableVCPUs,
-				n.Capacity.TotalVCPUs, n.ReservedVCPUs, ratioText(n.Capacity.VCPUOvercommitRatio))
+			return fmt.Sprintf("%d of %d committed (%d in all, %d reserved)", n.CommittedVCPUs, n.CommittableVCPUs,
+				n.Capacity.TotalVCPUs, n.ReservedVCPUs)
 		}},
 		{"Memory", func(n *node, _ time.Time) string {
-			return fmt.Sprintf("%s of %s committed (%s in all, %s reserved, x %s)", formatSize(n.CommittedMemoryBytes), formatSize(n.CommittableMemoryBytes),
-				formatSize(n.Capacity.TotalMemoryBytes), formatSize(n.ReservedMemoryBytes), ratioText(n.Capacity.MemoryOvercommitRatio))
+			return fmt.Sprintf("%s of %s committed (%s in all, %s reserved)", formatSize(n.CommittedMemoryBytes),
+				formatSize(n.CommittableMemoryBytes), formatSize(n.Capacity.TotalMemoryBytes), formatSize(n.ReservedMemoryBytes))
 		}},
 		{"Reservation", func(n *node, _ time.Time) string { return n.ReservationSource }},
 		{"Disk", func(n *node, _ time.Time) string { return formatSize(n.Capacity.TotalDiskBytes) }},
@@ -203,14 +203,6 @@ func livenessText(l *api.NodeLiveness, now time.Time) string {
 		text += ": " + l.Reason
 	}
 	return text
-}
-
-// ratioText is a ratio as reported; 1 where the node said nothing.
-func ratioText(r *float64) string {
-	if r == nil {
-		return "1"
-	}
-	return strconv.FormatFloat(*r, 'g', -1, 64)
 }
 
 func findingsText(findings []api.Finding) string {

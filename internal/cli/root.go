@@ -122,7 +122,7 @@ func exactly(names ...string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		switch {
 		case len(args) < len(names):
-			return usagef("%s is missing", strings.Join(names[len(args):], " and "))
+			return usagef("missing %s", strings.Join(names[len(args):], " and "))
 		case len(args) > len(names):
 			return usagef("%q is one argument too many", args[len(names)])
 		}
@@ -152,5 +152,5 @@ func need(cmd *cobra.Command, flags ...string) error {
 	if len(missing) == 0 {
 		return nil
 	}
-	return usagef("--%s is missing", strings.Join(missing, " and --"))
+	return usagef("missing --%s", strings.Join(missing, " and --"))
 }

@@ -110,7 +110,7 @@ func moment(t, now time.Time) string {
 func parseDuration(s string) (time.Duration, error) {
 	if days, ok := strings.CutSuffix(s, "d"); ok {
 		n, err := strconv.ParseUint(days, 10, 16)
-		if err == nil {
+		if err == nil && n > 0 {
 			return time.Duration(n) * 24 * time.Hour, nil
 		}
 	}

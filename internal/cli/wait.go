@@ -126,4 +126,10 @@ func (a *app) stillGoing(i *instance, code, message string) error {
 		hint: fmt.Sprintf("\"outcrop instance get %s\" shows where it stands", i.ID)}
 }
 
-func elapsed(d time.Duration) string { return d.Truncate(100 * time.Millisecond).String() }
+// elapsed is a duration as precise as a person wants it.
+func elapsed(d time.Duration) string {
+	if d >= 10*time.Second {
+		return d.Truncate(time.Second).String()
+	}
+	return d.Truncate(100 * time.Millisecond).String()
+}
