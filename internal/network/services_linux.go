@@ -43,9 +43,16 @@ func newTable(s Subnet, ports []Port) *table {
 // services are what runs for one subnet: sockets in its router, bound to the device that the guests are behind.
 type services struct {
 	table   atomic.Pointer[table]
-	router  uint64 // inode of the namespace that the sockets are in
+	at      place
 	sockets []interface{ Close() error }
 	done    sync.WaitGroup
+}
+
+// place is where sockets are: a namespace, and the device that they are bound to. They do not follow a device that is
+// made anew under the same name.
+type place struct {
+	inode  uint64
+	device int
 }
 
 func (s *services) close() {
@@ -55,11 +62,17 @@ func (s *services) close() {
 	s.done.Wait()
 }
 
-// serve starts the subnet's services, or gives the running ones their new table. A router made anew needs new sockets.
+// serve starts the subnet's services, or gives the running ones their new table. A router or a device made anew needs
+// new sockets.
 func (k *Kernel) serve(r *router, s Subnet, ports []Port) error {
 	t := newTable(s, ports)
+	device, err := r.netlink.LinkByName(guestLink)
+	if err != nil {
+		return err
+	}
+	at := place{r.inode, device.Attrs().Index}
 	old := k.running[s.ID]
-	if old != nil && old.router == r.inode {
+	if old != nil && old.at == at {
 		old.table.Store(t)
 		return nil
 	}
@@ -67,7 +80,7 @@ func (k *Kernel) serve(r *router, s Subnet, ports []Port) error {
 		old.close()
 		delete(k.running, s.ID)
 	}
-	run := &services{router: r.inode}
+	run := &services{at: at}
 	run.table.Store(t)
 	if err := r.do(func() error { return k.listen(run, s) }); err != nil {
 		run.close()
