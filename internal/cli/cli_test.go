@@ -172,7 +172,7 @@ func TestProgress(t *testing.T) {
 	close(c)
 	a := &app{stderr: &out, after: func(time.Duration) <-chan time.Time { return c }}
 	p := &progress{a: a, live: true}
-	if err := p.spin(context.Background(), 2*frame, "working\x1b[2J"); err != nil {
+	if err := p.spin(context.Background(), 2*frame, func() string { return "working\x1b[2J" }); err != nil {
 		t.Fatal(err)
 	}
 	p.line("done")

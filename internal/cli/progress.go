@@ -48,14 +48,14 @@ func (p *progress) clear() {
 const frame = 125 * time.Millisecond
 
 // spin waits for d, with something that moves where that can be seen.
-func (p *progress) spin(ctx context.Context, d time.Duration, text string) error {
+func (p *progress) spin(ctx context.Context, d time.Duration, text func() string) error {
 	step := d
 	if p.live {
 		step = frame
 	}
 	for ; d > 0; d -= step {
 		if p.live {
-			p.draw(string(`|/-\`[p.turn%4]) + " " + text)
+			p.draw(string(`|/-\`[p.turn%4]) + " " + text())
 			p.turn++
 		}
 		select {

@@ -52,11 +52,12 @@ func (a *app) follow(ctx context.Context, it item[instance], goal compute.Instan
 	p := newProgress(a)
 	defer p.clear()
 	said, silent := "", false
+	now := func() string { return fmt.Sprintf("%6s  %s", elapsed(a.now().Sub(begin)), said) }
 	for pause := firstLook; ; pause = min(pause*3/2, lastLook) {
 		v := &it.value
 		if text := stateText(v); text != said {
-			p.line("%6s  %s", elapsed(a.now().Sub(begin)), text)
 			said = text
+			p.line("%s", now())
 		}
 		if done, err := settled(v, goal); done {
 			return it, err
@@ -64,7 +65,7 @@ func (a *app) follow(ctx context.Context, it item[instance], goal compute.Instan
 		if a.now().Sub(begin) >= limit {
 			return it, a.stillGoing(v, codeTimeout, fmt.Sprintf("instance %s is not %s after %s", v.ID, goal, limit))
 		}
-		err := p.spin(ctx, pause, fmt.Sprintf("%6s  %s", elapsed(a.now().Sub(begin)), said))
+		err := p.spin(ctx, pause, now)
 		if err == nil {
 			var next item[instance]
 			if next, err = a.look(ctx, v.ID, goal); err == nil {
