@@ -3,7 +3,6 @@ package node
 import (
 	"context"
 	"fmt"
-	"maps"
 	"reflect"
 	"sync"
 	"time"
@@ -11,6 +10,7 @@ import (
 	"github.com/outcrop-cloud/outcrop/internal/api"
 	"github.com/outcrop-cloud/outcrop/internal/compute"
 	"github.com/outcrop-cloud/outcrop/internal/hypervisor"
+	"github.com/outcrop-cloud/outcrop/internal/node/detect"
 )
 
 // facts is the cache that heartbeats are made of: a beat never waits for what
@@ -19,32 +19,30 @@ type facts struct {
 	fresh chan struct{} // capacity 1: something has changed, beat now
 
 	mu         sync.Mutex
-	machine    *api.Heartbeat // nil until it was detected
+	machine    *detect.Facts // nil until it was detected
 	detectedAt time.Time
 	detecting  chan struct{} // closed when the detection at work is over; nil: none is
-	err        error         // of the last detection
 	hypervisor *hypervisor.Info
 }
 
 func newFacts() *facts { return &facts{fresh: make(chan struct{}, 1)} }
 
 const (
-	// detectPatience is what a beat waits for fresh facts; older ones go out after.
+	// detectPatience is what a beat waits for fresh facts; then older ones go out.
 	detectPatience = 2 * time.Second
-	// detectTimeout ends a detection, so that one that hangs is tried again.
-	detectTimeout = time.Minute
-	probeInterval = 5 * time.Minute
-	probeTimeout  = 2 * time.Minute
+	probeInterval  = 5 * time.Minute
+	probeTimeout   = 2 * time.Minute
 )
 
-// refresh detects the machine and waits a little for it.
-func (f *facts) refresh(ctx context.Context, detect func(context.Context) (api.Heartbeat, error)) {
+// refresh detects the machine and waits a little for it. A detection that hangs,
+// as on a dead network file system, is not begun a second time.
+func (f *facts) refresh(ctx context.Context, look func() detect.Facts) {
 	f.mu.Lock()
 	done := f.detecting
 	if done == nil {
 		done = make(chan struct{})
 		f.detecting = done
-		go f.detect(ctx, detect, done)
+		go f.detect(look, done)
 	}
 	f.mu.Unlock()
 	t := time.NewTimer(detectPatience)
@@ -56,18 +54,12 @@ func (f *facts) refresh(ctx context.Context, detect func(context.Context) (api.H
 	}
 }
 
-func (f *facts) detect(ctx context.Context, detect func(context.Context) (api.Heartbeat, error), done chan struct{}) {
+func (f *facts) detect(look func() detect.Facts, done chan struct{}) {
 	defer close(done)
-	ctx, cancel := context.WithTimeout(ctx, detectTimeout)
-	defer cancel()
-	at := time.Now()
-	m, err := detect(ctx)
+	at, m := time.Now(), look()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.detecting, f.err = nil, err
-	if err == nil {
-		f.machine, f.detectedAt = &m, at
-	}
+	f.machine, f.detectedAt, f.detecting = &m, at, nil
 }
 
 // probe keeps asking the hypervisor what it is; see facts.hypervisor.
@@ -121,28 +113,40 @@ func (f *facts) bootTime() time.Duration {
 	return emulatedBoot
 }
 
-// heartbeat puts a beat together.
+// Labels that the agent adds to the machine's own (contract N-12).
+const (
+	labelHypervisor   = "capability.virt.hypervisor"
+	labelVersion      = "capability.virt.version"
+	labelAcceleration = "capability.virt.acceleration"
+)
+
+// heartbeat puts a beat together of what is known.
 func (a *agent) heartbeat() (api.Heartbeat, error) {
 	a.facts.mu.Lock()
-	defer a.facts.mu.Unlock()
-	if a.facts.machine == nil {
-		if a.facts.err != nil {
-			return api.Heartbeat{}, fmt.Errorf("the machine could not be read: %w", a.facts.err)
-		}
-		return api.Heartbeat{}, fmt.Errorf("the machine could not be read within %v", detectPatience)
+	m, at, hv := a.facts.machine, a.facts.detectedAt, a.facts.hypervisor
+	a.facts.mu.Unlock()
+	if m == nil {
+		return api.Heartbeat{}, fmt.Errorf("the machine does not tell of itself within %v; is a file system or a device of it stuck?", detectPatience)
 	}
-	h := *a.facts.machine
-	h.Role, h.Region, h.AvailabilityZone = string(a.cfg.Role), a.cfg.Region, a.cfg.Zone
-	at := a.facts.detectedAt
-	h.Capacity.SampledAt = &at
-	h.Capabilities = maps.Clone(h.Capabilities)
-	if i := a.facts.hypervisor; i != nil {
-		h.Capacity.KVMVersion = i.Version
-		if h.Capabilities == nil {
-			h.Capabilities = map[string]string{}
+	h := api.Heartbeat{
+		Hostname: m.Hostname, Role: string(a.cfg.Role), Region: a.cfg.Region, AvailabilityZone: a.cfg.Zone,
+		Architecture: m.Architecture, Capabilities: m.Capabilities(), BootID: m.BootID, MachineID: m.MachineID,
+		Capacity: api.HeartbeatCapacity{
+			TotalVCPUs: m.VCPUs, TotalMemoryBytes: m.MemoryBytes, TotalDiskBytes: m.DiskBytes,
+			HasGPU: m.GPU, HasNestedVirt: m.NestedVirt, HasSecureBoot: m.SecureBoot, HasTPM: m.TPM,
+			Architecture: m.Architecture, SampledAt: &at,
+		},
+	}
+	if len(m.WakeOnLANMACs) > 0 {
+		h.WakeOnLanMAC = m.WakeOnLANMACs[0]
+	}
+	if hv != nil {
+		h.Capabilities[labelHypervisor] = hv.Name
+		h.Capabilities[labelVersion] = hv.Version
+		h.Capabilities[labelAcceleration] = string(hv.Acceleration)
+		if hv.Acceleration == hypervisor.KVM {
+			h.Capacity.KVMVersion = m.KVMVersion
 		}
-		h.Capabilities["hypervisor"] = i.Name
-		h.Capabilities["acceleration"] = string(i.Acceleration)
 	}
 	a.keepBack(&h.Capacity)
 	h.Capacity.CommittedVCPUs, h.Capacity.CommittedMemoryBytes = a.committed()

@@ -44,7 +44,7 @@ func (a *agent) heartbeats(ctx context.Context) {
 // beat sends one heartbeat.
 func (a *agent) beat(ctx context.Context) (api.Node, error) {
 	var node api.Node
-	a.facts.refresh(ctx, a.cfg.Detect)
+	a.facts.refresh(ctx, a.detect)
 	h, err := a.heartbeat()
 	if err != nil {
 		return node, err

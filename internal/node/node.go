@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"runtime"
 	"slices"
 	"sync"
@@ -22,6 +23,7 @@ import (
 	"github.com/outcrop-cloud/outcrop/internal/api"
 	"github.com/outcrop-cloud/outcrop/internal/compute"
 	"github.com/outcrop-cloud/outcrop/internal/hypervisor"
+	"github.com/outcrop-cloud/outcrop/internal/node/detect"
 )
 
 // Config is what an agent needs to know.
@@ -47,10 +49,6 @@ type Config struct {
 	Version  string        // for the User-Agent
 	Log      *slog.Logger
 
-	// Detect reads the machine: hostname, architecture, the totals of capacity,
-	// labels, boot id. Reservation, ratios and role are filled in by the agent.
-	Detect func(context.Context) (api.Heartbeat, error)
-
 	// StepHook, where set, is called before and after each step of each VM. It
 	// is there for tests, which let the agent die at that point.
 	StepHook func(instance, step string, before bool)
@@ -60,8 +58,8 @@ func (c *Config) check() error {
 	switch {
 	case !compute.ValidNodeID(c.ID):
 		return fmt.Errorf("node id %q: want 1 to 63 of A-Z a-z 0-9 . _ -, the first alphanumeric", c.ID)
-	case c.Hypervisor == nil || c.Detect == nil:
-		return errors.New("node: a hypervisor and a way to detect the machine are needed")
+	case c.Hypervisor == nil:
+		return errors.New("the agent needs a hypervisor")
 	case c.DataDir == "":
 		return errors.New("the agent needs a directory for images and instances; name it with --data")
 	}
@@ -113,6 +111,7 @@ type agent struct {
 	view   view
 	finds  findings
 
+	detect     func() detect.Facts
 	makeVolume func(ctx context.Context, v volume) error
 
 	life       context.Context // ends with the agent
@@ -139,6 +138,7 @@ func newAgent(cfg Config, up *uplink) (*agent, error) {
 		cfg: cfg, log: cfg.Log, dir: dir, lock: lock, up: up,
 		boots:      newGate(max(2, 2*runtime.NumCPU())),
 		facts:      newFacts(),
+		detect:     func() detect.Facts { return detect.Machine(os.DirFS("/"), cfg.DataDir) },
 		makeVolume: createVolume,
 		registered: make(chan struct{}),
 		news:       make(chan struct{}, 1),

@@ -193,12 +193,16 @@ func (w *worker) plan(act action, o order) []step {
 }
 
 // epoch is the one that the VM is judged by: the wanted one, or that of its last
-// start when nobody names it.
+// start when nobody names it. Of a start that did not come about nothing may be
+// said, for it is still to come: then it is none.
 func (w *worker) epoch(o order, g glance) int64 {
-	if o.goal == goalNone {
+	switch {
+	case o.goal != goalNone:
+		return o.desired.Epoch
+	case g.mark.Started || g.up():
 		return g.mark.Epoch
 	}
-	return o.desired.Epoch
+	return 0
 }
 
 // why is the text that goes with what is seen.

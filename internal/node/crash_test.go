@@ -1,0 +1,244 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/outcrop-cloud/outcrop/internal/compute"
+	"github.com/outcrop-cloud/outcrop/internal/hypervisor"
+	"github.com/outcrop-cloud/outcrop/internal/hypervisor/fake"
+)
+
+// An agent that was killed at a step leads the same VM on when it is back, and
+// the guest gets one boot per start.
+func TestKilledAtEachStep(t *testing.T) {
+	for _, step := range Steps {
+		for _, before := range []bool{true, false} {
+			when := map[bool]string{true: "before", false: "after"}[before]
+			t.Run(when+" "+step, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					e := newEnv(t)
+					defer e.vms.Close()
+					defer func() { e.downAgent() }()
+					e.cfg.StepHook = e.killAt(step, before, 1)
+					kills := 0
+					e.up(t)
+					alive := func() { // starts the agent again when it was killed
+						select {
+						case <-e.ended:
+							kills++
+							e.up(t)
+						default:
+						}
+					}
+					reaches := func(s compute.InstanceState) {
+						t.Helper()
+						e.until(t, string(s), 2*time.Minute, func() bool { alive(); return e.state(idA) == s })
+					}
+					e.create(idA, "one")
+					reaches(compute.StateRunning)
+					e.vms.IgnoreShutdown(idA, true) // so that destroy is needed
+					e.stop(idA, 5*time.Second, false)
+					reaches(compute.StateStopped)
+					e.edit(func() { e.setUserData(idA, "two") })
+					e.start(idA)
+					reaches(compute.StateRunning)
+					if !e.vms.sawUserData(idA, "two") {
+						t.Error("the guest runs with other user-data")
+					}
+					e.terminate(idA)
+					reaches(compute.StateTerminated)
+					<-time.After(time.Minute)
+					alive()
+					<-time.After(time.Minute)
+					e.downAgent()
+					if kills != 1 {
+						t.Errorf("killed %d times", kills)
+					}
+					if n := e.vms.boots(idA); n != 2 {
+						t.Errorf("%d boots for 2 starts", n)
+					}
+					if files := e.files(); e.vm(idA) != "none" || len(files) != 2 {
+						t.Errorf("left behind: VM %s, files %v", e.vm(idA), files)
+					}
+				})
+			})
+		}
+	}
+}
+
+// deed is one thing that happens in the property test.
+type deed struct {
+	what string
+	id   string
+	n    int           // says which user-data, step, verb …
+	wait time.Duration // until the next
+}
+
+var deeds = []string{
+	"create", "start", "stop", "force-stop", "reboot", "force-reboot", "terminate", "user-data",
+	"kill", "kill-at", "crash", "power-off", "hang", "fail", "hypervisor-down", "hypervisor-up",
+	"server-down", "server-up", "damage-image", "deaf",
+}
+
+func drawDeeds(t *rapid.T) []deed {
+	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) deed {
+		return deed{
+			what: rapid.SampledFrom(deeds).Draw(t, "what"),
+			id:   rapid.SampledFrom([]string{idA, idB, "i-ccccccccc"}).Draw(t, "id"),
+			n:    rapid.IntRange(0, 1000).Draw(t, "n"),
+			wait: time.Duration(rapid.SampledFrom([]int{0, 0, 20, 150, 1000, 5000, 30000}).Draw(t, "wait")) * time.Millisecond,
+		}
+	}), 1, 40).Draw(t, "deeds")
+}
+
+// Whatever is asked and whatever breaks, when it is over the node has what is
+// wanted and nothing else.
+func TestConverges(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		list := drawDeeds(rt)
+		dir, err := os.MkdirTemp("", "node")
+		if err != nil {
+			rt.Fatal(err)
+		}
+		defer os.RemoveAll(dir)
+		synctest.Test(t, func(t *testing.T) { err = runDeeds(t, dir, list) })
+		if err != nil {
+			rt.Fatal(err)
+		}
+	})
+}
+
+func runDeeds(t *testing.T, dir string, list []deed) error {
+	e := newEnvIn(t, dir, fake.Options{BootTime: 4 * time.Second, ShutdownTime: 2 * time.Second})
+	defer e.vms.Close()
+	userData := map[string]string{}
+	e.up(t)
+	for _, d := range list {
+		select {
+		case <-e.ended:
+			e.up(t)
+		default:
+		}
+		e.doDeed(t, d, userData)
+		<-time.After(d.wait)
+	}
+	// All that is broken is put right, and the agent started a last time.
+	e.edit(func() { e.server.down = nil })
+	e.vms.SetDown(false)
+	e.downAgent()
+	e.cfg.StepHook = nil
+	e.up(t)
+	<-time.After(20 * time.Minute)
+	e.downAgent()
+	return e.settled(userData)
+}
+
+func (e *env) doDeed(t *testing.T, d deed, userData map[string]string) {
+	text := fmt.Sprintf("user-data %d of %s", d.n, d.id)
+	e.mu.Lock()
+	known, image := e.instances[d.id] != nil, e.image
+	e.mu.Unlock()
+	switch d.what {
+	case "kill":
+		e.downAgent()
+		e.up(t)
+	case "kill-at":
+		e.downAgent()
+		e.cfg.StepHook = e.killAt(Steps[d.n%len(Steps)], d.n%2 == 0, 1)
+		e.up(t)
+	case "hang":
+		e.vms.Hang(verbs[d.n%len(verbs)], d.id, 1+d.n%3)
+	case "fail":
+		e.vms.Fail(verbs[d.n%len(verbs)], d.id, 1+d.n%3, hypervisor.ErrUnavailable)
+	case "deaf":
+		e.vms.IgnoreShutdown(d.id, d.n%2 == 0)
+	case "crash":
+		_ = e.vms.Crash(d.id, "crashed")
+	case "power-off":
+		_ = e.vms.PowerOff(d.id)
+	case "hypervisor-down", "hypervisor-up":
+		e.vms.SetDown(d.what == "hypervisor-down")
+	case "server-down":
+		e.edit(func() { e.server.down = errors.New("down") })
+	case "server-up":
+		e.edit(func() { e.server.down = nil })
+	case "damage-image":
+		_ = os.WriteFile(filepath.Join(e.vms.dir, "images", image.SHA256), []byte("short"), 0o600)
+	case "create":
+		if !known {
+			e.create(d.id, text)
+			userData[d.id] = text
+		}
+	}
+	if !known {
+		return
+	}
+	switch d.what {
+	case "start":
+		e.server.start(d.id)
+	case "stop":
+		e.server.stop(d.id, time.Duration(d.n)*100*time.Millisecond, false)
+	case "force-stop":
+		e.server.stop(d.id, 0, true)
+	case "reboot", "force-reboot":
+		e.server.reboot(d.id, d.what == "force-reboot")
+	case "terminate":
+		e.server.terminate(d.id)
+	case "user-data": // contract U-02: while it is stopped
+		e.edit(func() {
+			if e.instances[d.id].State == compute.StateStopped {
+				e.setUserData(d.id, text)
+				userData[d.id] = text
+			}
+		})
+	}
+}
+
+var verbs = []fake.Verb{fake.VerbGet, fake.VerbDefine, fake.VerbStart, fake.VerbShutdown, fake.VerbDestroy, fake.VerbUndefine}
+
+// settled says what is not as it should be at the end.
+func (e *env) settled(userData map[string]string) error {
+	var wrong []error
+	for _, id := range slices.Sorted(maps.Keys(e.instances)) {
+		i, vm := e.instances[id], e.vm(id)
+		_, err := os.Stat(e.agent.dir.instance(id))
+		switch i.State {
+		case compute.StateRunning:
+			if vm != hypervisor.Running || !e.vms.sawUserData(id, userData[id]) {
+				wrong = append(wrong, fmt.Errorf("%s should run with its user-data: VM %s", id, vm))
+			}
+		case compute.StateStopped, compute.StateError:
+			if vm == hypervisor.Running || vm == hypervisor.Paused {
+				wrong = append(wrong, fmt.Errorf("%s is %s (%s) and its VM %s", id, i.State, i.Message, vm))
+			}
+		case compute.StateTerminated:
+			if vm != "none" || err == nil {
+				wrong = append(wrong, fmt.Errorf("%s is terminated: VM %s, directory: %v", id, vm, err == nil))
+			}
+		default:
+			wrong = append(wrong, fmt.Errorf("%s is still %s", id, i.State))
+		}
+	}
+	for _, f := range e.files() {
+		if strings.HasSuffix(f, ".tmp") || strings.Contains(f, partial) {
+			wrong = append(wrong, fmt.Errorf("%s was left behind", f))
+		}
+	}
+	vms, err := e.vms.List(context.Background())
+	if len(vms) > len(e.instances) || err != nil {
+		wrong = append(wrong, fmt.Errorf("%d VMs, %v", len(vms), err))
+	}
+	return errors.Join(wrong...)
+}
