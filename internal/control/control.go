@@ -1,0 +1,97 @@
+// Package control holds the compute API's verbs (one method each, the caller
+// first) and the server's loops.
+//
+// A verb checks the caller, reads and writes in one transaction, and answers
+// with the wire shape. No verb calls a node: it writes what is wanted, nudges,
+// and the node's held sync picks it up.
+package control
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/outcrop-cloud/outcrop/internal/compute"
+	"github.com/outcrop-cloud/outcrop/internal/store"
+)
+
+// Options configure a Control. Zero values take the defaults of the flags.
+type Options struct {
+	DB   *store.DB
+	Dir  string // data folder: image files and the token key live here
+	Log  *slog.Logger
+	Now  func() time.Time
+	Rand func() string // random text for token ids and secrets; crypto/rand
+
+	Region            string        // default region of a heartbeat that names none
+	Zone              string        // default zone likewise
+	HeartbeatInterval time.Duration // told to the agents; liveness is judged by it
+	// SingleNode: the server was started by `outcrop up`, so the reservation of
+	// its only node is computed (contract N-09).
+	SingleNode bool
+	// FirstNode is what a node starts with when it first registers: the
+	// reservation that an operator chose at install.
+	FirstNode compute.NodeSpec
+}
+
+// Control is the compute API without a transport.
+type Control struct {
+	o     Options
+	db    *store.DB
+	log   *slog.Logger
+	now   func() time.Time
+	hub   *hub
+	keys  *tokenKeys
+	used  *lastUsed
+	cons  *consoles
+	since time.Time // when this server began to listen; see Liveness.Status
+	place *nudge
+}
+
+// New prepares a Control; Run starts its loops.
+func New(o Options) (*Control, error) {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Rand == nil {
+		o.Rand = rand.Text
+	}
+	if o.HeartbeatInterval == 0 {
+		o.HeartbeatInterval = 60 * time.Second
+	}
+	if o.Region == "" {
+		o.Region = "local"
+	}
+	if o.Zone == "" {
+		o.Zone = o.Region + "-a"
+	}
+	if err := os.MkdirAll(filepath.Join(o.Dir, "images"), 0o700); err != nil {
+		return nil, err
+	}
+	keys, err := loadTokenKeys(o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	return &Control{
+		o: o, db: o.DB, log: o.Log, now: o.Now, hub: newHub(), keys: keys,
+		used: newLastUsed(), cons: newConsoles(), since: o.Now(), place: newNudge(),
+	}, nil
+}
+
+// HeartbeatInterval is what agents are told.
+func (c *Control) HeartbeatInterval() time.Duration { return c.o.HeartbeatInterval }
+
+// Ready answers nil when the server can do its work.
+func (c *Control) Ready(ctx context.Context) error {
+	if err := c.db.Ping(ctx); err != nil {
+		return fmt.Errorf("the database does not answer: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,306 @@
+package control
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/outcrop-cloud/outcrop/internal/api"
+	"github.com/outcrop-cloud/outcrop/internal/compute"
+	"github.com/outcrop-cloud/outcrop/internal/fault"
+	"github.com/outcrop-cloud/outcrop/internal/iam"
+	"github.com/outcrop-cloud/outcrop/internal/store"
+)
+
+// TokenKeyFile holds the key of the tokens' keyed hashes. It is a file of its
+// own: a copy of the database alone does not let anybody test guesses.
+const TokenKeyFile = "token.key"
+
+// tokenPrefix makes a token easy to find by secret scanners.
+const tokenPrefix = "oct_"
+
+type cachedToken struct {
+	store.Token
+	generation int64
+}
+
+// tokenKeys turns secrets into keyed hashes and remembers what they stand for.
+type tokenKeys struct {
+	key []byte
+	// caFingerprint goes into every new token where the server has its own CA.
+	caFingerprint string
+	macs          sync.Pool
+
+	mu    sync.RWMutex
+	cache map[[32]byte]*cachedToken
+}
+
+func loadTokenKeys(dir string) (*tokenKeys, error) {
+	file := filepath.Join(dir, TokenKeyFile)
+	b, err := os.ReadFile(file)
+	if errors.Is(err, os.ErrNotExist) {
+		b = make([]byte, 32)
+		_, _ = rand.Read(b)
+		err = writeNewFile(file, b)
+		if errors.Is(err, os.ErrExist) { // another process was first
+			b, err = os.ReadFile(file)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the key of the tokens: %w", err)
+	}
+	if len(b) != 32 {
+		return nil, fmt.Errorf("%s has %d bytes, not 32: restore it from the backup (without it all tokens are void)", file, len(b))
+	}
+	k := &tokenKeys{key: b, cache: map[[32]byte]*cachedToken{}}
+	k.macs.New = func() any { return hmac.New(sha256.New, b) }
+	return k, nil
+}
+
+// writeNewFile makes a 0600 file in one step; it fails when the file is there.
+func writeNewFile(path string, b []byte) error {
+	tmp, err := os.CreateTemp(filepath.Dir(path), ".new-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name())
+	if _, err = tmp.Write(b); err == nil {
+		err = tmp.Sync()
+	}
+	if cerr := tmp.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return err
+	}
+	return os.Link(tmp.Name(), path)
+}
+
+func (k *tokenKeys) mac(secret string) (out [32]byte) {
+	h := k.macs.Get().(interface {
+		Write([]byte) (int, error)
+		Sum([]byte) []byte
+		Reset()
+	})
+	h.Reset()
+	_, _ = h.Write([]byte(secret))
+	h.Sum(out[:0])
+	k.macs.Put(h)
+	return out
+}
+
+// SetCA makes new tokens carry the fingerprint of the server's own CA.
+func (c *Control) SetCA(fingerprint string) { c.keys.caFingerprint = fingerprint }
+
+// errBadToken is one answer for an unknown, a revoked and an expired token.
+func errBadToken() error {
+	return fault.New(fault.Unauthenticated, "the token is not valid (unknown, revoked or expired); an operator makes a new one with: outcrop token create")
+}
+
+// Authenticate finds the caller that a bearer token stands for. A token that was
+// revoked before the call, on whatever server, is refused.
+func (c *Control) Authenticate(ctx context.Context, token string) (iam.Caller, error) {
+	secret, _ := api.SplitToken(token)
+	if len(secret) > 128 {
+		return iam.Caller{}, errBadToken()
+	}
+	mac := c.keys.mac(secret)
+	gen, err := c.db.AuthGeneration(ctx)
+	if err != nil {
+		return iam.Caller{}, err
+	}
+	c.keys.mu.RLock()
+	t := c.keys.cache[mac]
+	c.keys.mu.RUnlock()
+	if t == nil || t.generation != gen {
+		if t, err = c.lookUp(ctx, mac, gen); err != nil {
+			return iam.Caller{}, err
+		}
+	}
+	now := c.now()
+	if !t.ValidAt(now) {
+		return iam.Caller{}, errBadToken()
+	}
+	c.used.touch(t.TokenID, now)
+	return t.Caller, nil
+}
+
+// lookUp reads a token and remembers it under the generation that was read
+// before it, so that a change in between makes it be read again.
+func (c *Control) lookUp(ctx context.Context, mac [32]byte, gen int64) (*cachedToken, error) {
+	t := &cachedToken{generation: gen}
+	err := c.db.Read(ctx, func(tx *store.Tx) (err error) {
+		t.Token, err = tx.TokenByMAC(mac[:])
+		return err
+	})
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, errBadToken() // not remembered: guesses must not fill memory
+	}
+	if err != nil {
+		return nil, err
+	}
+	c.keys.mu.Lock()
+	c.keys.cache[mac] = t
+	c.keys.mu.Unlock()
+	return t, nil
+}
+
+// CreateToken makes a token and answers with its secret, the only time.
+func (c *Control) CreateToken(ctx context.Context, who iam.Caller, in api.CreateToken) (api.NewToken, error) {
+	if err := iam.Allow(who, iam.CreateToken, iam.Scope{}); err != nil {
+		return api.NewToken{}, err
+	}
+	if err := validateToken(in); err != nil {
+		return api.NewToken{}, err
+	}
+	raw := make([]byte, 32)
+	_, _ = rand.Read(raw)
+	secret := tokenPrefix + base64.RawURLEncoding.EncodeToString(raw)
+	mac := c.keys.mac(secret)
+	idBytes := sha256.Sum256(mac[:])
+	t := store.Token{MAC: mac[:]}
+	t.Caller = iam.Caller{
+		TokenID: "tok-" + hex.EncodeToString(idBytes[:6]), Name: in.Name, Role: iam.Role(in.Role),
+		ProjectID: in.ProjectID, NodeID: in.NodeID, NodeRole: in.NodeRole, NodeZone: in.NodeZone,
+	}
+	if t.Name == "" {
+		t.Name = defaultTokenName(in)
+	}
+	err := c.db.Write(ctx, func(tx *store.Tx) error {
+		if in.ProjectID != "" {
+			if _, err := tx.Project(in.ProjectID); err != nil {
+				return notFound(err, "there is no project %q; make it with: outcrop project create %s", in.ProjectID, in.ProjectID)
+			}
+		}
+		t.CreatedAt = tx.Now
+		if in.ExpiresInSeconds > 0 {
+			t.ExpiresAt = tx.Now.Add(time.Duration(in.ExpiresInSeconds) * time.Second)
+		}
+		return tx.InsertToken(&t)
+	})
+	if err != nil {
+		return api.NewToken{}, err
+	}
+	if c.keys.caFingerprint != "" {
+		secret += "." + c.keys.caFingerprint
+	}
+	return api.NewToken{Token: tokenView(&t), Secret: secret}, nil
+}
+
+func defaultTokenName(in api.CreateToken) string {
+	switch iam.Role(in.Role) {
+	case iam.Node:
+		return "node " + in.NodeID
+	case iam.Member:
+		return "project " + in.ProjectID
+	}
+	return in.Role
+}
+
+// maxTokenLife bounds an expiry to what a time.Duration can hold, with room.
+const maxTokenLife = 100 * 365 * 24 * 3600
+
+func validateToken(in api.CreateToken) error {
+	var f []fault.Field
+	add := func(path, msg string) { f = append(f, fault.Field{Path: path, Message: msg}) }
+	role := iam.Role(in.Role)
+	need := func(path, v string, with iam.Role) {
+		switch {
+		case role == with && v == "":
+			add(path, "is needed with role "+string(with))
+		case role != with && v != "":
+			add(path, "goes with role "+string(with)+" only")
+		}
+	}
+	need("projectId", in.ProjectID, iam.Member)
+	need("nodeId", in.NodeID, iam.Node)
+	if role != iam.Node && in.NodeRole != "" {
+		add("nodeRole", "goes with role node only")
+	}
+	if role != iam.Node && in.NodeZone != "" {
+		add("nodeZone", "goes with role node only")
+	}
+	if in.NodeID != "" && !compute.ValidNodeID(in.NodeID) {
+		add("nodeId", nodeIDRule)
+	}
+	if in.ExpiresInSeconds > maxTokenLife {
+		add("expiresInSeconds", fmt.Sprintf("is at most %d (100 years); leave it out for a token that does not expire", maxTokenLife))
+	}
+	return fault.InvalidFields(f)
+}
+
+// ListTokens answers a page of tokens, without their secrets.
+func (c *Control) ListTokens(ctx context.Context, who iam.Caller, p Page) (api.List[api.Token], error) {
+	if err := iam.Allow(who, iam.ListTokens, iam.Scope{}); err != nil {
+		return api.List[api.Token]{}, err
+	}
+	return pageByAge(ctx, c, p, func(tx *store.Tx, after store.Cursor, limit int) ([]store.Token, error) {
+		return tx.Tokens(after, limit)
+	}, func(t *store.Token) (api.Token, store.Cursor) {
+		return tokenView(t), store.After(t.CreatedAt, t.TokenID)
+	})
+}
+
+// RevokeToken ends a token at once.
+func (c *Control) RevokeToken(ctx context.Context, who iam.Caller, id string) error {
+	if err := iam.Allow(who, iam.RevokeToken, iam.Scope{}); err != nil {
+		return err
+	}
+	return c.db.Write(ctx, func(tx *store.Tx) error {
+		return notFound(tx.RevokeToken(id), "there is no token %q; list them with: outcrop token list", id)
+	})
+}
+
+// WhoAmI answers who the caller is.
+func (c *Control) WhoAmI(_ context.Context, who iam.Caller) (api.Caller, error) {
+	if err := iam.Allow(who, iam.WhoAmI, iam.Scope{}); err != nil {
+		return api.Caller{}, err
+	}
+	return api.Caller{TokenID: who.TokenID, Name: who.Name, Role: string(who.Role), ProjectID: who.ProjectID, NodeID: who.NodeID}, nil
+}
+
+func tokenView(t *store.Token) api.Token {
+	return api.Token{
+		ID: t.TokenID, Name: t.Name, Role: string(t.Role), ProjectID: t.ProjectID, NodeID: t.NodeID, NodeRole: t.NodeRole, NodeZone: t.NodeZone,
+		CreatedAt: t.CreatedAt, ExpiresAt: optional(t.ExpiresAt), LastUsedAt: optional(t.LastUsedAt), RevokedAt: optional(t.RevokedAt),
+	}
+}
+
+func optional(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
+
+// lastUsed gathers when tokens were used; a loop writes it once a minute, so
+// that a heartbeat does not cost a second write.
+type lastUsed struct {
+	mu sync.Mutex
+	at map[string]time.Time
+}
+
+func newLastUsed() *lastUsed { return &lastUsed{at: map[string]time.Time{}} }
+
+func (l *lastUsed) touch(id string, now time.Time) {
+	l.mu.Lock()
+	l.at[id] = now
+	l.mu.Unlock()
+}
+
+func (l *lastUsed) take() map[string]time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	out := l.at
+	l.at = make(map[string]time.Time, len(out))
+	return out
+}

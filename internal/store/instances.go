@@ -1,0 +1,174 @@
+package store
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/outcrop-cloud/outcrop/internal/compute"
+)
+
+// Instance is an instance row with the version that its next update must name.
+type Instance struct {
+	compute.Instance
+	version int64
+}
+
+const instanceSelect = `SELECT id, project_id, node_id, spec, state, message, goal, epoch, deadline, force_stopping,
+	root_volume_id, created_at, launched_at, terminated_at, version FROM instances `
+
+func scanInstance(scan scanFunc) (i Instance, err error) {
+	var spec string
+	var deadline, created, launched, terminated int64
+	if err = scan(&i.ID, &i.ProjectID, &i.NodeID, &spec, &i.State, &i.Message, &i.Goal, &i.Epoch, &deadline, &i.ForceStopping,
+		&i.RootVolumeID, &created, &launched, &terminated, &i.version); err != nil {
+		return i, err
+	}
+	i.Deadline, i.CreatedAt = fromMicros(deadline), fromMicros(created)
+	i.LaunchedAt, i.TerminatedAt = fromMicros(launched), fromMicros(terminated)
+	return i, json.Unmarshal([]byte(spec), &i.Spec)
+}
+
+// Instance reads one instance of a project; ErrNotFound also for another
+// project's (contract U-05).
+func (tx *Tx) Instance(projectID, id string) (Instance, error) {
+	return one(tx, instanceSelect+`WHERE id = $1 AND project_id = $2`, []any{id, projectID}, scanInstance)
+}
+
+// InstanceByID reads one instance of whatever project: for the platform itself.
+func (tx *Tx) InstanceByID(id string) (Instance, error) {
+	return one(tx, instanceSelect+`WHERE id = $1`, []any{id}, scanInstance)
+}
+
+// Instances reads a page of a project's instances, oldest first.
+func (tx *Tx) Instances(projectID string, after Cursor, limit int) ([]Instance, error) {
+	return list(tx, instanceSelect+`WHERE project_id = $1 AND (created_at, id) > ($2, $3) ORDER BY created_at, id LIMIT $4`,
+		[]any{projectID, after.At, after.ID, limit}, scanInstance)
+}
+
+// InstancesOn reads all instances placed on a node that are not terminated.
+func (tx *Tx) InstancesOn(nodeID string) ([]Instance, error) {
+	return list(tx, instanceSelect+`WHERE node_id = $1 AND node_id <> '' AND state <> 'terminated' ORDER BY created_at, id`, []any{nodeID}, scanInstance)
+}
+
+// UnplacedInstances reads instances that wait for a node, oldest first.
+func (tx *Tx) UnplacedInstances(limit int) ([]Instance, error) {
+	return list(tx, instanceSelect+`WHERE state = 'creating' AND node_id = '' ORDER BY created_at, id LIMIT $1`, []any{limit}, scanInstance)
+}
+
+// OverdueInstances reads instances whose deadline has passed.
+func (tx *Tx) OverdueInstances(limit int) ([]Instance, error) {
+	return list(tx, instanceSelect+`WHERE deadline <> 0 AND deadline <= $1 ORDER BY deadline LIMIT $2`, []any{micros(tx.Now), limit}, scanInstance)
+}
+
+// CountInstances is how many instances of a project are not terminated.
+func (tx *Tx) CountInstances(projectID string) (n int64, err error) {
+	return n, tx.get(`SELECT COUNT(*) FROM instances WHERE project_id = $1 AND state <> 'terminated'`, []any{projectID}, &n)
+}
+
+// ErrIDTaken: the drawn id equals an earlier one under case folding; draw again.
+var ErrIDTaken = errors.New("store: id taken")
+
+// InsertInstance writes a new instance, its volumes, and its reference to its
+// user-data.
+func (tx *Tx) InsertInstance(i *compute.Instance, volumes []compute.Volume) error {
+	n, err := tx.exec(`INSERT INTO issued_ids (folded) VALUES (lower($1)) ON CONFLICT (folded) DO NOTHING`, i.ID)
+	if err != nil {
+		return err
+	}
+	if n == 0 {
+		return ErrIDTaken
+	}
+	spec, err := json.Marshal(i.Spec)
+	if err != nil {
+		return err
+	}
+	if _, err := tx.exec(`INSERT INTO instances (id, project_id, image_id, node_id, spec, user_data_hash, state, message, goal, epoch, deadline,
+		force_stopping, root_volume_id, created_at, launched_at, terminated_at, version)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, 1)`,
+		i.ID, i.ProjectID, i.Spec.ImageID, i.NodeID, string(spec), i.Spec.UserDataHash, string(i.State), i.Message, string(i.Goal), i.Epoch,
+		micros(i.Deadline), i.ForceStopping, i.RootVolumeID, micros(i.CreatedAt), micros(i.LaunchedAt), micros(i.TerminatedAt)); err != nil {
+		return err
+	}
+	for _, v := range volumes {
+		if _, err := tx.exec(`INSERT INTO volumes (id, instance_id, device, size_bytes, root, auto, created_at) VALUES ($1, $2, $3, $4, $5, $6, $7)`,
+			v.ID, i.ID, v.Device, v.SizeBytes, v.Root, v.Auto, micros(v.CreatedAt)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// UpdateInstance writes an instance that was read in this or an earlier
+// transaction; ErrStale when it changed since. Its node learns of it.
+func (tx *Tx) UpdateInstance(i *Instance) error {
+	spec, err := json.Marshal(i.Spec)
+	if err != nil {
+		return err
+	}
+	if err := tx.must(ErrStale, `UPDATE instances SET node_id = $3, spec = $4, user_data_hash = $5, state = $6, message = $7, goal = $8, epoch = $9,
+		deadline = $10, force_stopping = $11, launched_at = $12, terminated_at = $13, version = version + 1 WHERE id = $1 AND version = $2`,
+		i.ID, i.version, i.NodeID, string(spec), i.Spec.UserDataHash, string(i.State), i.Message, string(i.Goal), i.Epoch,
+		micros(i.Deadline), i.ForceStopping, micros(i.LaunchedAt), micros(i.TerminatedAt)); err != nil {
+		return err
+	}
+	i.version++
+	return tx.touchNode(i.NodeID)
+}
+
+// PurgeTerminated removes instances that were terminated before t, with all that
+// hangs on them, and says how many.
+func (tx *Tx) PurgeTerminated(t time.Time) (int64, error) {
+	return tx.exec(`DELETE FROM instances WHERE state = 'terminated' AND terminated_at < $1`, micros(t))
+}
+
+// Volumes reads the volumes of an instance, root first.
+func (tx *Tx) Volumes(instanceID string) ([]compute.Volume, error) {
+	return list(tx, `SELECT id, instance_id, device, size_bytes, root, auto, created_at FROM volumes WHERE instance_id = $1 ORDER BY device`,
+		[]any{instanceID}, func(scan scanFunc) (v compute.Volume, err error) {
+			var created int64
+			err = scan(&v.ID, &v.InstanceID, &v.Device, &v.SizeBytes, &v.Root, &v.Auto, &created)
+			v.CreatedAt = fromMicros(created)
+			return v, err
+		})
+}
+
+// DeleteVolumes removes the volumes that came with the instance.
+func (tx *Tx) DeleteVolumes(instanceID string) error {
+	_, err := tx.exec(`DELETE FROM volumes WHERE instance_id = $1 AND auto`, instanceID)
+	return err
+}
+
+// Event is one line of an instance's timeline.
+type Event struct {
+	ID         int64
+	InstanceID string
+	At         time.Time
+	Actor      string
+	Event      string
+	State      compute.InstanceState
+	Message    string
+}
+
+// AddEvent appends to the timeline of an instance.
+func (tx *Tx) AddEvent(e Event) error {
+	_, err := tx.exec(`INSERT INTO events (instance_id, id, at, actor, event, state, message)
+		VALUES ($1, (SELECT COALESCE(MAX(id), 0) + 1 FROM events WHERE instance_id = $1), $2, $3, $4, $5, $6)`,
+		e.InstanceID, micros(tx.Now), e.Actor, e.Event, string(e.State), e.Message)
+	if err != nil {
+		return fmt.Errorf("writing the event: %w", err)
+	}
+	return nil
+}
+
+// Events reads a page of the timeline of an instance, oldest first.
+func (tx *Tx) Events(instanceID string, after int64, limit int) ([]Event, error) {
+	return list(tx, `SELECT id, instance_id, at, actor, event, state, message FROM events WHERE instance_id = $1 AND id > $2 ORDER BY id LIMIT $3`,
+		[]any{instanceID, after, limit}, func(scan scanFunc) (e Event, err error) {
+			var at int64
+			err = scan(&e.ID, &e.InstanceID, &at, &e.Actor, &e.Event, &e.State, &e.Message)
+			e.At = fromMicros(at)
+			return e, err
+		})
+}
