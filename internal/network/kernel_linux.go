@@ -58,6 +58,7 @@ type Kernel struct {
 
 	mu      sync.Mutex
 	running map[string]*services // by subnet id
+	loaded  map[uint64]loaded    // by namespace
 }
 
 // New takes hold of the calling thread's network namespace. Nothing is changed before the first Converge.
@@ -86,7 +87,7 @@ func New(c Config) (*Kernel, error) {
 		host.Close()
 		return nil, fmt.Errorf("network: open netlink: %w", err)
 	}
-	return &Kernel{config: c, log: c.Log, host: host, netlink: h, running: map[string]*services{}}, nil
+	return &Kernel{config: c, log: c.Log, host: host, netlink: h, running: map[string]*services{}, loaded: map[uint64]loaded{}}, nil
 }
 
 // Close implements Network.
@@ -94,8 +95,7 @@ func (k *Kernel) Close() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for id, s := range k.running {
-		s.close()
-		delete(k.running, id)
+		k.stop(id, s)
 	}
 	k.netlink.Close()
 	return k.host.Close()
@@ -109,10 +109,7 @@ func (k *Kernel) Converge(ctx context.Context, desired Desired) error {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if err := guardTaps(k.host, d.Ports); err != nil {
-		return err
-	}
-	if err := k.guardHost(d); err != nil {
+	if err := k.guard(d); err != nil {
 		return err
 	}
 	links, err := k.links()
@@ -153,8 +150,8 @@ func (k *Kernel) links() (map[string]netlink.Link, error) {
 	return m, nil
 }
 
-// guardHost finds out where guests may not go, turns forwarding on where it is needed, and writes the host's rules.
-func (k *Kernel) guardHost(d Desired) error {
+// guard finds out where guests may not go, writes the host's rules, and turns forwarding on where it is needed.
+func (k *Kernel) guard(d Desired) error {
 	routes, err := k.netlink.RouteList(nil, netlink.FAMILY_V4)
 	if err != nil {
 		return fmt.Errorf("network: list routes: %w", err)
@@ -171,7 +168,14 @@ func (k *Kernel) guardHost(d Desired) error {
 		}
 	}
 	slices.SortFunc(deny, netip.Prefix.Compare)
-	if err := guardHost(k.host, k.config.Transit, k.config.Allow, slices.Compact(deny)); err != nil {
+	deny = slices.Compact(deny)
+	err = k.loadRules(k.host, fmt.Sprint(d.Ports, deny), 2, func() error {
+		if err := guardTaps(k.host, d.Ports); err != nil {
+			return err
+		}
+		return guardHost(k.host, k.config.Transit, k.config.Allow, deny)
+	})
+	if err != nil {
 		return err
 	}
 	if !slices.ContainsFunc(d.Subnets, func(s Subnet) bool { return s.Egress }) {
@@ -199,8 +203,7 @@ func (k *Kernel) removeStale(links map[string]netlink.Link, d Desired) error {
 	}
 	for id, s := range k.running {
 		if !wanted[deviceName(bridgePrefix, id)] {
-			s.close()
-			delete(k.running, id)
+			k.stop(id, s)
 		}
 	}
 	var errs []error

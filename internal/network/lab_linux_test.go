@@ -25,7 +25,7 @@ import (
 // A lab is a node in a namespace of its own: eth0 leads to an outside, mgmt to a management network. Nothing of the
 // machine's network is touched.
 type lab struct {
-	t             *testing.T
+	t             testing.TB
 	state         string
 	host, outside *namespace
 	config        Config
@@ -41,7 +41,7 @@ const (
 	refusalLimit = 700 * time.Millisecond // how long a connection that must fail may take to do so
 )
 
-func needRoot(t *testing.T) {
+func needRoot(t testing.TB) {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("needs root: it makes network namespaces")
@@ -51,7 +51,7 @@ func needRoot(t *testing.T) {
 	}
 }
 
-func newLab(t *testing.T) *lab {
+func newLab(t testing.TB) *lab {
 	needRoot(t)
 	dir := t.TempDir()
 	l := &lab{t: t, state: filepath.Join(dir, "routers")}

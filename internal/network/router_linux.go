@@ -41,7 +41,7 @@ func (k *Kernel) subnet(links map[string]netlink.Link, s Subnet, ports []Port) e
 	}
 	r := &router{ns, h}
 	defer r.Close()
-	if err := guardRouter(ns, s); err != nil {
+	if err := k.loadRules(ns, fmt.Sprint(s), 1, func() error { return guardRouter(ns, s) }); err != nil {
 		return err
 	}
 	if err := r.prepare(); err != nil {

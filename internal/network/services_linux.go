@@ -77,8 +77,7 @@ func (k *Kernel) serve(r *router, s Subnet, ports []Port) error {
 		return nil
 	}
 	if old != nil {
-		old.close()
-		delete(k.running, s.ID)
+		k.stop(s.ID, old)
 	}
 	run := &services{at: at}
 	run.table.Store(t)
@@ -88,6 +87,13 @@ func (k *Kernel) serve(r *router, s Subnet, ports []Port) error {
 	}
 	k.running[s.ID] = run
 	return nil
+}
+
+// stop ends a subnet's services and forgets what its namespace was.
+func (k *Kernel) stop(subnetID string, s *services) {
+	s.close()
+	delete(k.running, subnetID)
+	delete(k.loaded, s.at.inode)
 }
 
 // listen opens the sockets. It runs inside the router.
