@@ -18,7 +18,17 @@ import (
 // childEnv makes this test program converge once and end, as a node agent that is about to be killed.
 const childEnv = "OUTCROP_NETWORK_TEST_CONVERGE"
 
+// openEnv makes it open a tap, as a hypervisor without privileges.
+const openEnv = "OUTCROP_NETWORK_TEST_OPEN"
+
 func TestMain(m *testing.M) {
+	if tap := os.Getenv(openEnv); tap != "" {
+		if _, err := openTap(tap); err != nil {
+			os.Stderr.WriteString(err.Error() + "\n")
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if text := os.Getenv(childEnv); text != "" {
 		var job struct {
 			State string

@@ -2,6 +2,7 @@ package network
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"strings"
@@ -23,6 +24,7 @@ const (
 // resolver is a subnet's name server. It knows the subnet's own names; the rest it asks of the host's name servers, and
 // says at once that a name does not exist when there is no way out: a guest waits for any other answer.
 type resolver struct {
+	ctx      context.Context
 	table    *atomic.Pointer[table]
 	upstream func() []netip.AddrPort
 	dial     dialer
@@ -32,14 +34,9 @@ type resolver struct {
 
 type dialer func(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error)
 
-func newResolver(t *atomic.Pointer[table], upstream func() []netip.AddrPort, dial dialer) *resolver {
-	return &resolver{table: t, upstream: upstream, dial: dial, slots: make(chan struct{}, upstreamAtOnce)}
-}
-
-// serve answers on the socket until it is closed.
-func (r *resolver) serve(packets net.PacketConn, streams net.Listener) {
-	s := &dns.Server{PacketConn: packets, Listener: streams, Handler: dns.HandlerFunc(r.handle)}
-	_ = s.ActivateAndServe() // ends by the socket's end
+// newResolver is a resolver whose questions to others end with ctx.
+func newResolver(ctx context.Context, t *atomic.Pointer[table], upstream func() []netip.AddrPort, dial dialer) *resolver {
+	return &resolver{ctx: ctx, table: t, upstream: upstream, dial: dial, slots: make(chan struct{}, upstreamAtOnce)}
 }
 
 func (r *resolver) handle(w dns.ResponseWriter, ask *dns.Msg) {
@@ -97,21 +94,22 @@ func (r *resolver) forward(network string, ask *dns.Msg) *dns.Msg {
 }
 
 func (r *resolver) exchange(network string, server netip.AddrPort, ask *dns.Msg) (*dns.Msg, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), upstreamTimeout)
+	ctx, cancel := context.WithTimeout(r.ctx, upstreamTimeout)
 	defer cancel()
 	conn, err := r.dial(ctx, network, server)
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close()
+	defer context.AfterFunc(r.ctx, func() { conn.Close() })()
 	c := dns.Client{Net: network, Timeout: upstreamTimeout, UDPSize: dns.MaxMsgSize}
 	reply, _, err := c.ExchangeWithConnContext(ctx, ask, &dns.Conn{Conn: conn, UDPSize: dns.MaxMsgSize})
 	return reply, err
 }
 
 func isTimeout(err error) bool {
-	t, ok := err.(net.Error)
-	return ok && t.Timeout()
+	var t net.Error
+	return errors.As(err, &t) && t.Timeout()
 }
 
 // answer is the records for a name of the subnet's own and whether the name is under our care at all: below the domain,

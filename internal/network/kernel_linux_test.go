@@ -3,11 +3,17 @@ package network
 import (
 	"fmt"
 	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/miekg/dns"
 	"github.com/vishvananda/netlink"
 )
 
@@ -17,7 +23,13 @@ func TestTwoProjectsOneHost(t *testing.T) {
 	l := newLab(t)
 	l.config.Metadata = greetAll
 	d, pa1, pa2, pb1 := twoProjects()
+	// The host is itself on a network with the tenants' range; its address is their gateway's, its neighbour's is a guest's.
+	l.join("lan", "172.31.0.1/24", "lan", pa2.Address.String()+"/24")
+	l.greet(l.outside, pa2.Address.String()+":7000", "lan")
 	l.converge(l.kernel(), d)
+	if got, err := ask(l.host, pa2.Address.String()+":7000", deadline); err != nil || got != "lan 172.31.0.1" {
+		t.Errorf("the host asks its own neighbour: %q, %v", got, err)
+	}
 	for _, at := range []string{hostOutside, hostMgmt} {
 		l.greet(l.host, at+":22", "host")
 	}
@@ -64,7 +76,7 @@ func TestTwoProjectsOneHost(t *testing.T) {
 	for range 5 {
 		for _, g := range []*guest{a1, b1} {
 			wg.Go(func() {
-				got, err := g.ask(internet+":80", deadline, 0)
+				got, err := ask(g.ns, internet+":80", deadline)
 				if err != nil || got != "internet "+hostOutside {
 					t.Errorf("%s: %q, %v", g.port.ID, got, err)
 				}
@@ -119,6 +131,102 @@ type optionCode uint8
 
 func (c optionCode) Code() uint8    { return uint8(c) }
 func (c optionCode) String() string { return "option" }
+
+// Guests ask the name server that they are offered, over UDP and TCP: it knows their own subnet's names, asks the host's
+// servers for others, and a subnet without a way out gets an answer at once.
+func TestNames(t *testing.T) {
+	l := newLab(t)
+	var pc net.PacketConn
+	l.in(l.outside, func() (err error) { pc, err = net.ListenPacket("udp4", internet+":53"); return err })
+	t.Cleanup(func() { pc.Close() })
+	up := &dns.Server{PacketConn: pc, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, m *dns.Msg) {
+		rr, _ := dns.NewRR(m.Question[0].Name + " 5 IN A 203.0.113.1")
+		reply := new(dns.Msg).SetReply(m)
+		reply.Answer = []dns.RR{rr}
+		_ = w.WriteMsg(reply)
+	})}
+	go func() { _ = up.ActivateAndServe() }()
+	l.config.Resolvers = func() []netip.AddrPort { return []netip.AddrPort{netip.MustParseAddrPort(internet + ":53")} }
+	d, pa1, _, pb1 := twoProjects()
+	d.Subnets[1].Egress = false
+	l.converge(l.kernel(), d)
+	var asker *guest
+	for _, c := range []struct {
+		g                 *guest
+		network, name, to string
+	}{
+		{l.guest(pa1), "udp", "two.internal.", "172.31.0.4"},
+		{nil, "tcp", "two.internal.", "172.31.0.4"},
+		{nil, "udp", "i-aaaaaaaa2.internal.", "172.31.0.4"},
+		{nil, "udp", "example.org.", "203.0.113.1"},
+		{l.guest(pb1), "udp", "one.internal.", "172.31.0.3"},
+		{nil, "udp", "two.internal.", ""},
+		{nil, "udp", "example.org.", ""},
+		{nil, "tcp", "example.org.", ""},
+	} {
+		if c.g != nil {
+			c.g.boot()
+			asker = c.g
+		}
+		var reply *dns.Msg
+		l.in(asker.ns, func() (err error) {
+			conn, err := net.Dial(c.network, "172.31.0.2:53")
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			client := dns.Client{Net: c.network, Timeout: deadline}
+			reply, _, err = client.ExchangeWithConn(query(c.name, dns.TypeA), &dns.Conn{Conn: conn})
+			return err
+		})
+		got := ""
+		if len(reply.Answer) == 1 {
+			got = reply.Answer[0].(*dns.A).A.String()
+		}
+		if got != c.to || c.to == "" && reply.Rcode != dns.RcodeNameError {
+			t.Errorf("%s over %s: %q, %s", c.name, c.network, got, dns.RcodeToString[reply.Rcode])
+		}
+	}
+}
+
+// A tap can be opened by the user that it is for, and by no other without privileges; another user is taken over.
+func TestTapOwner(t *testing.T) {
+	l := newLab(t)
+	d, pa1, _, _ := twoProjects()
+	const nobody, other = 65534, 65533
+	program := filepath.Join(filepath.Dir(l.state), "open")
+	text, err := os.ReadFile(os.Args[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(program, text, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for dir := program; dir != "/tmp" && dir != "/"; dir = filepath.Dir(dir) {
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	open := func(uid uint32) error {
+		c := exec.Command(program)
+		c.Dir = "/"
+		c.Env = []string{openEnv + "=" + pa1.Tap()}
+		c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+		return l.host.do(c.Run)
+	}
+	for _, owner := range []uint32{nobody, other} {
+		l.config.TapUID, l.config.TapGID = owner, owner
+		k := l.kernel()
+		l.converge(k, d)
+		if err := open(owner); err != nil {
+			t.Errorf("user %d cannot open its tap: %v", owner, err)
+		}
+		if err := open(nobody + other - owner); err == nil {
+			t.Errorf("a tap of user %d is opened by another", owner)
+		}
+		k.Close()
+	}
+}
 
 // A run finds what an earlier one left, however it ended, and leaves nothing that is not desired.
 func TestStaleIsRemoved(t *testing.T) {

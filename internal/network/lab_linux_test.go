@@ -191,8 +191,6 @@ type guest struct {
 	tap     *os.File // the host's tap, what the hypervisor opens
 	card    *os.File // the guest's own card
 	frames  chan []byte
-	onFrame func([]byte)
-	mu      sync.Mutex
 }
 
 func openTap(name string) (*os.File, error) {
@@ -314,11 +312,10 @@ func (g *guest) use(addr netip.Prefix, router netip.Addr) {
 	})
 }
 
-// ask connects from the guest and reads what it is told.
-func (g *guest) ask(to string, limit time.Duration, localPort int) (answer string, err error) {
-	err = g.ns.do(func() error {
-		d := net.Dialer{Timeout: limit, LocalAddr: &net.TCPAddr{Port: localPort}}
-		c, err := d.Dial("tcp4", to)
+// ask connects from a namespace and reads what it is told.
+func ask(from *namespace, to string, limit time.Duration) (answer string, err error) {
+	err = from.do(func() error {
+		c, err := net.DialTimeout("tcp4", to, limit)
 		if err != nil {
 			return err
 		}
@@ -333,14 +330,14 @@ func (g *guest) ask(to string, limit time.Duration, localPort int) (answer strin
 
 func (g *guest) mustHear(to, want string) {
 	g.l.t.Helper()
-	if got, err := g.ask(to, deadline, 0); err != nil || got != want {
+	if got, err := ask(g.ns, to, deadline); err != nil || got != want {
 		g.l.t.Errorf("%s asks %s: %q, %v; want %q", g.port.ID, to, got, err, want)
 	}
 }
 
 func (g *guest) mustNotReach(to string) {
 	g.l.t.Helper()
-	if got, err := g.ask(to, refusalLimit, 0); err == nil {
+	if got, err := ask(g.ns, to, refusalLimit); err == nil {
 		g.l.t.Errorf("%s reaches %s, which says %q", g.port.ID, to, got)
 	}
 }

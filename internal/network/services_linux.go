@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 
+	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 
 	"github.com/outcrop-cloud/outcrop/internal/vpc"
@@ -44,7 +46,7 @@ func newTable(s Subnet, ports []Port) *table {
 type services struct {
 	table   atomic.Pointer[table]
 	at      place
-	sockets []interface{ Close() error }
+	closers []func() // the latest first
 	done    sync.WaitGroup
 }
 
@@ -56,8 +58,8 @@ type place struct {
 }
 
 func (s *services) close() {
-	for _, c := range s.sockets {
-		c.Close()
+	for _, c := range slices.Backward(s.closers) {
+		c()
 	}
 	s.done.Wait()
 }
@@ -102,28 +104,32 @@ func (k *Kernel) listen(run *services, s Subnet) error {
 	packets := func(addr netip.Addr, port uint16) (net.PacketConn, error) {
 		c, err := bound.ListenPacket(context.Background(), "udp4", netip.AddrPortFrom(addr, port).String())
 		if err == nil {
-			run.sockets = append(run.sockets, c)
+			run.closers = append(run.closers, func() { c.Close() })
 		}
 		return c, err
 	}
 	streams := func(addr netip.Addr, port uint16) (net.Listener, error) {
 		l, err := bound.Listen(context.Background(), "tcp4", netip.AddrPortFrom(addr, port).String())
 		if err == nil {
-			run.sockets = append(run.sockets, l)
+			run.closers = append(run.closers, func() { l.Close() })
 		}
 		return l, err
 	}
-	dhcp, err1 := packets(netip.IPv4Unspecified(), dhcpServerPort)
+	dhcpUDP, err1 := packets(netip.IPv4Unspecified(), dhcpServerPort)
 	dnsUDP, err2 := packets(vpc.DNS(s.CIDR), dnsPort)
 	dnsTCP, err3 := streams(vpc.DNS(s.CIDR), dnsPort)
 	metadata, err4 := streams(MetadataAddr, httpPort)
 	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		return err
 	}
-	run.done.Go(func() { serveDHCP(dhcp, &run.table) })
-	names := newResolver(&run.table, k.config.Resolvers, k.dial)
-	run.done.Go(func() { names.serve(dnsUDP, nil) })
-	run.done.Go(func() { names.serve(nil, dnsTCP) })
+	run.done.Go(func() { serveDHCP(dhcpUDP, &run.table) })
+	ctx, cancel := context.WithCancel(context.Background())
+	names := dns.HandlerFunc(newResolver(ctx, &run.table, k.config.Resolvers, k.dial).handle)
+	for _, server := range []*dns.Server{{PacketConn: dnsUDP, Handler: names}, {Listener: dnsTCP, Handler: names}} {
+		run.done.Go(func() { _ = server.ActivateAndServe() })               // ends by its socket's end
+		run.closers = append(run.closers, func() { _ = server.Shutdown() }) // without waiting for idle guests
+	}
+	run.closers = append(run.closers, cancel)
 	if k.config.Metadata != nil {
 		run.done.Go(func() { k.config.Metadata(s.ID, metadata) })
 	}
