@@ -64,9 +64,19 @@ fetch_package() {
 	rm -rf "$download"
 }
 
+# busybox_file DIR: a static busybox, the machine's own or a downloaded one.
+busybox_file() {
+	if installed busybox-static; then
+		echo /bin/busybox
+		return
+	fi
+	fetch_package busybox-static "$1"
+	echo "$1/bin/busybox"
+}
+
 # module_files BASE KERNEL MODULE...: the modules' files below BASE, each after what it depends on, each once.
 module_files() {
-	local base=$1 kernel=$2
+	local base=$1 kernel=$2 module
 	shift 2
 	# One call a module: with several, modprobe prints what they share several times. A module that is built in prints none.
 	for module in "$@"; do

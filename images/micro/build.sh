@@ -29,16 +29,6 @@ kernel_base() {
 	echo "$1"
 }
 
-# busybox_file DIR: a static busybox, the machine's own or a downloaded one.
-busybox_file() {
-	if installed busybox-static; then
-		echo /bin/busybox
-		return
-	fi
-	fetch_package busybox-static "$1"
-	echo "$1/bin/busybox"
-}
-
 # fill_initrd DIR: the tree that the guest's memory holds.
 fill_initrd() {
 	local root=$1 file applet

@@ -5,7 +5,7 @@
 
 case $1 in
 deconfig)
-	ip addr flush dev "$interface"
+	ip -4 addr flush dev "$interface"
 	ip link set dev "$interface" up
 	;;
 bound | renew)
