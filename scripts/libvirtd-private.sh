@@ -9,6 +9,10 @@
 #   libvirtd-private.sh restart DIR restart libvirtd alone; VMs live on
 #   libvirtd-private.sh uri DIR     print the URI
 #
+# It runs in the network namespace of the caller (ip netns exec NAME …), which is
+# where the taps of its VMs have to be. LIBVIRT_CGROUPS=1 lets it put VMs into
+# cgroups, below "machine" as every libvirtd does; VM names must differ then.
+#
 # DIR must be short (a unix socket path has at most 107 bytes), owned by root
 # and traversable by the user libvirt-qemu, who runs QEMU.
 set -euo pipefail
@@ -29,8 +33,10 @@ configure() {
 	cp -a "$seed/." "$dir/cache/" 2>/dev/null || cp -a /var/cache/libvirt/. "$dir/cache/" 2>/dev/null || true
 	# The cgroup tree is shared with the machine's own libvirtd, so it is left
 	# alone, and without AppArmor or SELinux there is no security driver to use.
+	local cgroups='[ ]'
+	[ -z "${LIBVIRT_CGROUPS:-}" ] || cgroups='[ "cpu", "cpuacct", "cpuset", "memory", "blkio", "devices" ]'
 	cat >"$dir/etc/qemu.conf" <<-CONF
-		cgroup_controllers = [ ]
+		cgroup_controllers = $cgroups
 		security_driver = "none"
 		stdio_handler = "logd"
 	CONF
@@ -106,6 +112,7 @@ stop() {
 	fi
 	halt libvirtd
 	halt virtlogd
+	rmdir /sys/fs/cgroup/machine /sys/fs/cgroup/*/machine 2>/dev/null || true # if they are empty
 }
 
 case $verb in

@@ -47,7 +47,15 @@ type Disk struct {
 	Path     string // absolute path of the file
 	Format   string // "qcow2" or "raw"
 	ReadOnly bool
-	Serial   string // what the guest sees as the disk's serial: the volume id (contract U-11), at most 20 bytes
+	Backing  []Image // what an overlay lies on, nearest first; nil lets the hypervisor read that from the file
+	Serial   string  // what the guest sees as the disk's serial: the volume id (contract U-11), at most 20 bytes
+}
+
+// Image is a file below an overlay. It is never written; several VMs may share
+// it.
+type Image struct {
+	Path   string // absolute path of the file
+	Format string // "qcow2" or "raw"
 }
 
 // NIC is one network interface, on a tap device that exists already.

@@ -53,14 +53,23 @@ func (s Spec) Validate() error {
 }
 
 func (d Disk) validate() error {
-	if !filepath.IsAbs(d.Path) {
-		return refuse("path %q: want an absolute path", d.Path)
-	}
-	if d.Format != "qcow2" && d.Format != "raw" {
-		return refuse("format %q: want qcow2 or raw", d.Format)
+	for _, i := range append([]Image{{d.Path, d.Format}}, d.Backing...) {
+		if err := i.validate(); err != nil {
+			return err
+		}
 	}
 	if len(d.Serial) > maxSerial || !serialForm.MatchString(d.Serial) {
 		return refuse("serial %q: want at most %d of A-Z a-z 0-9 . _ + -", d.Serial, maxSerial)
+	}
+	return nil
+}
+
+func (i Image) validate() error {
+	if !filepath.IsAbs(i.Path) {
+		return refuse("path %q: want an absolute path", i.Path)
+	}
+	if i.Format != "qcow2" && i.Format != "raw" {
+		return refuse("format %q: want qcow2 or raw", i.Format)
 	}
 	return nil
 }

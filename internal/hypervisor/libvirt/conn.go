@@ -55,8 +55,8 @@ func dial(ctx context.Context, path string) (*conn, error) {
 	c := &conn{Libvirt: golibvirt.NewWithDialer(s), socket: s}
 	stop := context.AfterFunc(ctx, c.close)
 	err = c.ConnectToURI(golibvirt.QEMUSystem)
-	if !stop() && err == nil {
-		err = ctx.Err()
+	if !stop() {
+		err = ctx.Err() // says more than what a closed socket brought about
 	}
 	if err != nil {
 		c.close()

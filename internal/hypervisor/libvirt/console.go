@@ -77,7 +77,7 @@ func consolePath(c *conn, id string) (string, error) {
 	if !alive(vm) {
 		return "", fmt.Errorf("%w: it is not running; start it", hypervisor.ErrRefused)
 	}
-	x, err := liveXML(c, dom)
+	x, err := currentXML(c, dom)
 	if err != nil {
 		return "", err
 	}

@@ -33,9 +33,7 @@ func domainXML(s hypervisor.Spec, h *host) (string, error) {
 		OnCrash:    "destroy",
 		Devices:    devices(s),
 	}
-	if h.info.Limits {
-		limit(d, s)
-	}
+	h.limits.apply(d, s)
 	return d.Marshal()
 }
 
@@ -125,18 +123,48 @@ func disk(d hypervisor.Disk, index int) libvirtxml.DomainDisk {
 	x := libvirtxml.DomainDisk{
 		Device: "disk",
 		Driver: &libvirtxml.DomainDiskDriver{Name: "qemu", Type: d.Format, Cache: cacheMode(d.Path)},
-		Source: &libvirtxml.DomainDiskSource{File: &libvirtxml.DomainDiskSourceFile{File: d.Path}},
+		Source: fileSource(d.Path),
 		Target: &libvirtxml.DomainDiskTarget{Dev: "vd" + letters(index), Bus: "virtio"},
 		Serial: d.Serial,
 	}
+	if d.Backing != nil {
+		x.BackingStore = backing(d.Backing)
+	}
 	if d.ReadOnly {
 		x.ReadOnly = &libvirtxml.DomainDiskReadOnly{}
+		x.Source.File.SecLabel = keepOwner()
 		return x
 	}
 	x.Driver.Discard = "unmap"
 	// A full host disk pauses the VM; telling the guest would break its file system.
 	x.Driver.ErrorPolicy, x.Driver.RErrorPolicy = "stop", "stop"
 	return x
+}
+
+func fileSource(path string) *libvirtxml.DomainDiskSource {
+	return &libvirtxml.DomainDiskSource{File: &libvirtxml.DomainDiskSourceFile{File: path}}
+}
+
+// backing spells out the files under an overlay, down to an empty element that
+// ends the chain. So libvirt takes no file's word for what else to open: a QEMU
+// that was taken over could have written another name into its overlay.
+func backing(chain []hypervisor.Image) *libvirtxml.DomainDiskBackingStore {
+	if len(chain) == 0 {
+		return &libvirtxml.DomainDiskBackingStore{}
+	}
+	source := fileSource(chain[0].Path)
+	source.File.SecLabel = keepOwner()
+	return &libvirtxml.DomainDiskBackingStore{
+		Format:       &libvirtxml.DomainDiskFormat{Type: chain[0].Format},
+		Source:       source,
+		BackingStore: backing(chain[1:]),
+	}
+}
+
+// keepOwner stops libvirt from giving a file to QEMU's user, who could then
+// write what other VMs read. See grant for how QEMU gets to read it.
+func keepOwner() []libvirtxml.DomainDeviceSecLabel {
+	return []libvirtxml.DomainDeviceSecLabel{{Model: "dac", Relabel: "no"}}
 }
 
 // letters counts as the kernel names disks: a … z, aa, ab ….
@@ -176,12 +204,19 @@ const (
 	maxShares     = 10000
 )
 
-// limit bounds what the VM takes from the host. The memory bound has to cover
+// limits are the cgroup controllers that work on the host.
+type limits struct{ cpu, memory bool }
+
+// apply bounds what the VM takes from the host. The memory bound has to cover
 // QEMU itself with its caches: it catches a leak, it does not squeeze a guest.
-func limit(d *libvirtxml.Domain, s hypervisor.Spec) {
-	room := s.MemoryBytes/4 + tbCacheMiB(s.MemoryBytes)<<20 + 512<<20
-	d.CPUTune = &libvirtxml.DomainCPUTune{
-		Shares: &libvirtxml.DomainCPUTuneShares{Value: uint(min(maxShares, sharesPerVCPU*s.VCPUs))}}
-	d.MemoryTune = &libvirtxml.DomainMemoryTune{
-		HardLimit: &libvirtxml.DomainMemoryTuneLimit{Value: uint64(s.MemoryBytes + room), Unit: "bytes"}}
+func (l limits) apply(d *libvirtxml.Domain, s hypervisor.Spec) {
+	if l.cpu {
+		d.CPUTune = &libvirtxml.DomainCPUTune{
+			Shares: &libvirtxml.DomainCPUTuneShares{Value: uint(min(maxShares, sharesPerVCPU*s.VCPUs))}}
+	}
+	if l.memory {
+		room := s.MemoryBytes/4 + tbCacheMiB(s.MemoryBytes)<<20 + 512<<20
+		d.MemoryTune = &libvirtxml.DomainMemoryTune{
+			HardLimit: &libvirtxml.DomainMemoryTuneLimit{Value: uint64(s.MemoryBytes + room), Unit: "bytes"}}
+	}
 }

@@ -3,7 +3,7 @@ package libvirt
 import (
 	"context"
 	"fmt"
-	"strings"
+	"slices"
 
 	"libvirt.org/go/libvirtxml"
 
@@ -12,8 +12,13 @@ import (
 
 // host is what definitions depend on and Info reports.
 type host struct {
-	info hypervisor.Info
+	info   hypervisor.Info
+	limits limits
+	owner  owner
 }
+
+// owner is the user and group that run QEMU.
+type owner struct{ uid, gid int }
 
 // inquiry is one attempt to learn about the host, shared by all who wait for it.
 type inquiry struct {
@@ -26,6 +31,8 @@ type inquiry struct {
 // its own time: a caller with a short deadline gets ErrUnavailable and finds
 // the answer later. A failed one is not remembered.
 func (d *Driver) hostFacts(ctx context.Context) (*host, error) {
+	ctx, cancel := context.WithTimeout(ctx, hypervisor.CallTimeout)
+	defer cancel()
 	q := d.ask()
 	select {
 	case <-q.done:
@@ -64,7 +71,8 @@ func (d *Driver) examine(ctx context.Context) (*host, error) {
 	if err != nil {
 		return nil, err
 	}
-	h.info.Acceleration, h.info.Limits = p.acceleration, p.limits
+	h.limits = p.limits
+	h.info.Acceleration, h.info.Limits = p.acceleration, p.limits.cpu && p.limits.memory
 	if !p.sandbox {
 		h.info.Findings = append(h.info.Findings,
 			"QEMU runs without its seccomp sandbox; set seccomp_sandbox = 1 in /etc/libvirt/qemu.conf")
@@ -89,14 +97,11 @@ func describeHost(c *conn) (*host, error) {
 	if err := caps.Unmarshal(text); err != nil {
 		return nil, fmt.Errorf("read capabilities: %w", err)
 	}
-	h := &host{info: hypervisor.Info{
-		Name:    "libvirt",
-		Version: fmt.Sprintf("QEMU %s, libvirt %s", version(qemu), version(lib)),
+	h := &host{owner: qemuOwner(caps), info: hypervisor.Info{
+		Name:     "libvirt",
+		Version:  fmt.Sprintf("QEMU %s, libvirt %s", version(qemu), version(lib)),
+		Findings: separation(caps),
 	}}
-	if rootQEMU(caps) {
-		h.info.Findings = append(h.info.Findings,
-			"QEMU runs as root, so a guest that breaks out owns this machine; remove user = \"root\" from /etc/libvirt/qemu.conf")
-	}
 	return h, nil
 }
 
@@ -105,14 +110,31 @@ func version(n uint64) string {
 	return fmt.Sprintf("%d.%d.%d", n/1_000_000, n/1_000%1_000, n%1_000)
 }
 
-// rootQEMU says whether the DAC driver's base label, "+uid:+gid", is root's.
-func rootQEMU(caps libvirtxml.Caps) bool {
+// qemuOwner reads the base label of libvirt's DAC driver, "+uid:+gid". Without
+// that driver QEMU runs as libvirtd does, as root.
+func qemuOwner(caps libvirtxml.Caps) (o owner) {
 	for _, m := range caps.Host.SecModel {
 		for _, l := range m.Labels {
-			if m.Name == "dac" && strings.HasPrefix(l.Value, "+0:") {
-				return true
+			if m.Name == "dac" && l.Type == "kvm" {
+				_, _ = fmt.Sscanf(l.Value, "+%d:+%d", &o.uid, &o.gid)
 			}
 		}
 	}
-	return false
+	return o
+}
+
+// separation says what stands between a guest that takes over its QEMU and the
+// rest of the machine, where that is too little.
+func separation(caps libvirtxml.Caps) (findings []string) {
+	if qemuOwner(caps).uid == 0 {
+		findings = append(findings,
+			"QEMU runs as root, so a guest that breaks out owns this machine; remove user = \"root\" from /etc/libvirt/qemu.conf")
+	}
+	if !slices.ContainsFunc(caps.Host.SecModel, func(m libvirtxml.CapsHostSecModel) bool {
+		return m.Name == "apparmor" || m.Name == "selinux"
+	}) {
+		findings = append(findings,
+			"neither AppArmor nor SELinux keeps one VM's QEMU from the disks of another; install apparmor and restart libvirtd")
+	}
+	return findings
 }

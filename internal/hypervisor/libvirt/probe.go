@@ -18,7 +18,7 @@ import (
 // findings of the probe guests.
 type findings struct {
 	acceleration hypervisor.Acceleration
-	limits       bool // libvirt holds guests in CPU and memory cgroups
+	limits       limits
 	sandbox      bool // QEMU gets a seccomp sandbox
 }
 
@@ -66,7 +66,9 @@ func (d *Driver) probe(ctx context.Context) (findings, error) {
 	}
 	var last error
 	for _, kind := range kinds {
-		f, err := query(ctx, d, func(c *conn) (findings, error) { return trial(ctx, c, kind, path, d.forced == "") })
+		f, err := query(ctx, d, func(c *conn) (findings, error) {
+			return trial(ctx, c, kind, path, kind == hypervisor.KVM && d.forced == "")
+		})
 		if err == nil && f.acceleration == kind {
 			return f, nil
 		}
@@ -99,11 +101,10 @@ func writeProbeDisk(dir string) (string, error) {
 	return f.Name(), nil
 }
 
-// trial runs one probe guest and looks at it while it lives. acceleration stays
-// empty when the guest was KVM's and did not arrive in time. Only KVM has to
-// arrive: that emulation works once it starts is not in doubt. libvirt ends the
-// guest with the connection at the latest.
-func trial(ctx context.Context, c *conn, kind hypervisor.Acceleration, disk string, race bool) (f findings, err error) {
+// trial runs one probe guest. acceleration stays empty when the guest had to
+// arrive and did not. Only KVM's has to: that emulation works once it starts is
+// not in doubt. libvirt ends the guest with the connection at the latest.
+func trial(ctx context.Context, c *conn, kind hypervisor.Acceleration, disk string, mustArrive bool) (f findings, err error) {
 	watch, cancel := context.WithCancel(ctx)
 	defer cancel()
 	events, err := c.LifecycleEvents(watch)
@@ -115,20 +116,15 @@ func trial(ctx context.Context, c *conn, kind hypervisor.Acceleration, disk stri
 		for range events { // until the subscription is gone, so that the connection is clean again
 		}
 	}()
-	text, err := probeXML(kind, disk).Marshal()
+	if f.sandbox, err = sandboxed(c, probeXML(kind, disk)); err != nil {
+		return f, err
+	}
+	dom, held, err := launch(c, kind, disk)
 	if err != nil {
 		return f, err
 	}
-	if args, err := c.ConnectDomainXMLToNative("qemu-argv", text, 0); err == nil {
-		f.sandbox = strings.Contains(args, "-sandbox on")
-	}
-	dom, err := c.DomainCreateXML(text, golibvirt.DomainStartAutodestroy|golibvirt.DomainStartValidate)
-	if err != nil {
-		return f, err
-	}
-	timeUp := time.After(kvmTime)
-	f.limits = hasCgroups(c, dom)
-	if kind == hypervisor.TCG || !race || arrived(ctx, events, dom, timeUp) {
+	f.limits = held
+	if !mustArrive || arrived(ctx, events, dom, time.After(kvmTime)) {
 		f.acceleration = kind
 	}
 	if err := c.DomainDestroyFlags(dom, golibvirt.DomainDestroyDefault); err != nil && !golibvirt.IsNotFound(err) {
@@ -161,21 +157,43 @@ func arrived(ctx context.Context, events <-chan golibvirt.DomainEventLifecycleMs
 	}
 }
 
-// hasCgroups asks for the parameters that only a guest in a CPU and a memory
-// cgroup has.
-func hasCgroups(c *conn, dom golibvirt.Domain) bool {
-	if _, _, err := c.DomainGetSchedulerType(dom); err != nil {
-		return false
+// launch starts a probe guest with all limits that work here. libvirt refuses to
+// start a guest with one that does not.
+func launch(c *conn, kind hypervisor.Acceleration, disk string) (dom golibvirt.Domain, held limits, err error) {
+	for _, held = range []limits{{cpu: true, memory: true}, {cpu: true}, {memory: true}, {}} {
+		x := probeXML(kind, disk)
+		held.apply(x, hypervisor.Spec{VCPUs: 1, MemoryBytes: probeMemory})
+		var text string
+		if text, err = x.Marshal(); err != nil {
+			break
+		}
+		dom, err = c.DomainCreateXML(text, golibvirt.DomainStartAutodestroy|golibvirt.DomainStartValidate)
+		if err == nil || code(err) < 0 {
+			break // running, or the connection is gone
+		}
 	}
-	_, _, err := c.DomainGetMemoryParameters(dom, 0, 0)
-	return err == nil
+	return dom, held, err
 }
+
+// sandboxed looks for QEMU's seccomp sandbox in the command line that libvirt
+// would run.
+func sandboxed(c *conn, x *libvirtxml.Domain) (bool, error) {
+	text, err := x.Marshal()
+	if err != nil {
+		return false, err
+	}
+	args, err := c.ConnectDomainXMLToNative("qemu-argv", text, 0)
+	return strings.Contains(args, "-sandbox on"), err
+}
+
+// probeMemory is enough for the firmware.
+const probeMemory = 32 << 20
 
 func probeXML(kind hypervisor.Acceleration, disk string) *libvirtxml.Domain {
 	return &libvirtxml.Domain{
 		Type:   domainType(kind),
 		Name:   "probe-of-outcrop-" + rand.Text(),
-		Memory: &libvirtxml.DomainMemory{Value: 32, Unit: "MiB"},
+		Memory: &libvirtxml.DomainMemory{Value: probeMemory, Unit: "bytes"},
 		VCPU:   &libvirtxml.DomainVCPU{Value: 1},
 		OS: &libvirtxml.DomainOS{
 			Type:        &libvirtxml.DomainOSType{Arch: "x86_64", Machine: "q35", Type: "hvm"},

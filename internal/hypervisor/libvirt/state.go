@@ -182,7 +182,7 @@ const littleSpace = 16 << 20
 // diskError says why QEMU paused: mostly for want of space, which libvirt's
 // protocol knows but go-libvirt cannot decode, so the file systems are asked.
 func diskError(c *conn, dom golibvirt.Domain) string {
-	x, err := liveXML(c, dom)
+	x, err := currentXML(c, dom)
 	if err != nil {
 		return "a disk failed"
 	}
@@ -198,8 +198,9 @@ func diskError(c *conn, dom golibvirt.Domain) string {
 	return "a disk failed"
 }
 
-// liveXML reads the definition that the running domain was started with.
-func liveXML(c *conn, dom golibvirt.Domain) (*libvirtxml.Domain, error) {
+// currentXML reads the definition that a running domain was started with, or
+// that one that is off will start with.
+func currentXML(c *conn, dom golibvirt.Domain) (*libvirtxml.Domain, error) {
 	text, err := c.DomainGetXMLDesc(dom, 0)
 	if err != nil {
 		return nil, err

@@ -23,8 +23,10 @@ type lab struct {
 	daemon *libvirtdtest.Daemon
 }
 
-func newLab(t *testing.T) lab {
-	daemon := libvirtdtest.Start(t)
+func newLab(t *testing.T) lab { return newLabIn(t, "") }
+
+func newLabIn(t *testing.T, netns string) lab {
+	daemon := libvirtdtest.StartIn(t, netns)
 	// What this machine's KVM is worth is the probe test's matter.
 	d, err := libvirt.Open(daemon.URI, libvirt.WithDir(daemon.Dir), libvirt.WithAcceleration(hypervisor.TCG))
 	if err != nil {
@@ -77,7 +79,8 @@ func (l lab) microDisk(t *testing.T) hypervisor.Disk {
 	if err := os.Chmod(path, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return hypervisor.Disk{Path: path, Format: "qcow2", Serial: "vol-root"}
+	return hypervisor.Disk{Path: path, Format: "qcow2", Serial: "vol-root",
+		Backing: []hypervisor.Image{{Path: base, Format: "qcow2"}}}
 }
 
 // microImage builds the image or finds it built.
@@ -122,11 +125,7 @@ func (l lab) files(t *testing.T) []os.DirEntry {
 
 func (l lab) signal(t *testing.T, id string, s syscall.Signal) {
 	t.Helper()
-	pid, err := strconv.Atoi(l.daemon.QEMU(t, "outcrop-"+id))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Kill(pid, s); err != nil {
+	if err := syscall.Kill(l.daemon.QEMU(t, "outcrop-"+id), s); err != nil {
 		t.Fatal(err)
 	}
 }

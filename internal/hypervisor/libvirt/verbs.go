@@ -46,6 +46,10 @@ func foreign(dom golibvirt.Domain, err error) error {
 
 // Start boots a VM or lets a paused one go on; see hypervisor.Hypervisor.
 func (d *Driver) Start(ctx context.Context, id string) error {
+	h, err := d.hostFacts(ctx)
+	if err != nil {
+		return fmt.Errorf("libvirt: start VM %s: %w", id, err)
+	}
 	return d.act(ctx, "start", id, func(c *conn) error {
 		dom, vm, err := find(c, id)
 		if err != nil {
@@ -56,6 +60,13 @@ func (d *Driver) Start(ctx context.Context, id string) error {
 			return nil
 		case hypervisor.Paused:
 			return answered(c, dom, func() error { return c.DomainResume(dom) })
+		}
+		x, err := currentXML(c, dom)
+		if err != nil {
+			return err
+		}
+		if err := grant(x, h.owner); err != nil {
+			return err
 		}
 		if err := writeMark(c, dom, mark{ID: id, Run: rand.Text()[:12]}); err != nil {
 			return err
@@ -153,15 +164,18 @@ func alive(vm hypervisor.VM) bool {
 	return vm.State == hypervisor.Running || vm.State == hypervisor.Paused
 }
 
+// owed is how long QEMU may take for an answer before it gets no further call.
+const owed = time.Second
+
 // answered calls fn unless QEMU still owes an answer to an earlier call. Each
 // call to a QEMU that does not answer holds one of libvirtd's few workers for
-// good, even after we have given up on it; so there is never a second one.
+// good, even after we have given up on it, so retries must not add to them.
 func answered(c *conn, dom golibvirt.Domain, fn func() error) error {
 	stuck, err := unanswered(c, dom)
 	if err != nil {
 		return err
 	}
-	if stuck > 0 {
+	if stuck > owed {
 		return fmt.Errorf("%w: its QEMU has not answered for %v; destroying it helps", hypervisor.ErrUnavailable, stuck.Round(time.Second))
 	}
 	return fn()

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -23,12 +24,19 @@ type Daemon struct {
 	// reach it, and its path is short. It vanishes after the test.
 	Dir string
 
-	script, state string
+	state, netns string
 }
 
 // Start starts virtlogd and libvirtd. Both end with the test, and so do all VMs
 // that they still run.
 func Start(t testing.TB) *Daemon {
+	t.Helper()
+	return StartIn(t, "")
+}
+
+// StartIn is Start inside a network namespace made by "ip netns add", where the
+// taps of the VMs are; empty is the test's own.
+func StartIn(t testing.TB, netns string) *Daemon {
 	t.Helper()
 	if os.Getuid() != 0 {
 		Missing(t, "root, for a mount namespace and for libvirtd")
@@ -43,7 +51,7 @@ func Start(t testing.TB) *Daemon {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &Daemon{Dir: filepath.Join(base, "vm"), state: filepath.Join(base, "d"), script: script()}
+	d := &Daemon{Dir: filepath.Join(base, "vm"), state: filepath.Join(base, "d"), netns: netns}
 	t.Cleanup(func() {
 		if out, err := d.run("stop"); err != nil {
 			t.Errorf("stop libvirtd: %v\n%s", err, out)
@@ -87,19 +95,38 @@ func (d *Daemon) Restart(t testing.TB) {
 	}
 }
 
-// QEMU returns the process id of a domain's QEMU.
-func (d *Daemon) QEMU(t testing.TB, domain string) string {
+// PID returns the process id of "libvirtd" or "virtlogd".
+func (d *Daemon) PID(t testing.TB, daemon string) int {
 	t.Helper()
-	pid, err := os.ReadFile(filepath.Join(d.state, "run", "qemu", domain+".pid"))
+	return pid(t, filepath.Join(d.state, "run", daemon+".pid"))
+}
+
+// QEMU returns the process id of a domain's QEMU.
+func (d *Daemon) QEMU(t testing.TB, domain string) int {
+	t.Helper()
+	return pid(t, filepath.Join(d.state, "run", "qemu", domain+".pid"))
+}
+
+func pid(t testing.TB, path string) int {
+	t.Helper()
+	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return strings.TrimSpace(string(pid))
+	n, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 func (d *Daemon) run(verb string) (string, error) {
 	var stderr strings.Builder
-	cmd := exec.Command(d.script, verb, d.state)
+	args := []string{script(), verb, d.state}
+	if d.netns != "" {
+		args = append([]string{"ip", "netns", "exec", d.netns}, args...)
+	}
+	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
