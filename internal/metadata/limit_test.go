@@ -1,15 +1,19 @@
 package metadata
 
 import (
+	"context"
 	"io"
 	"net"
 	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 )
 
-// contract: U-18 is switched per request; this is about a guest that asks too often.
+// A guest that asks too often waits its turn, and is refused when that is too far off.
 func TestDelay(t *testing.T) {
 	l := Limits{Rate: 10, Burst: 5}.withDefaults()
 	c := &caller{}
@@ -121,4 +125,76 @@ func (s *service) open() (n int64) {
 		n += c.conns.Load()
 	}
 	return n
+}
+
+// flood asks as fast as it can, on so many connections, until stop is called; that tells how many answers came.
+func (s *service) flood(from string, connections int) (stop func() int64) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var answers atomic.Int64
+	var wg sync.WaitGroup
+	c := s.client(from)
+	c.Transport.(*http.Transport).MaxIdleConnsPerHost = connections
+	for range connections {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				r, _ := http.NewRequestWithContext(ctx, "GET", "http://"+s.addr+"/", nil)
+				if resp, err := c.Do(r); err == nil {
+					resp.Body.Close()
+					answers.Add(1)
+				}
+			}
+		})
+	}
+	return func() int64 { cancel(); wg.Wait(); return answers.Load() }
+}
+
+// A guest that floods gets its rate and no more, and another guest's requests are all answered meanwhile.
+func TestFloodIsHeldBack(t *testing.T) {
+	limits := Limits{Rate: 200, Burst: 20, Connections: 8}
+	s := start(t, func(c *Config) { c.Now, c.Limits = time.Now, limits })
+	s.provider.set(port2, sample())
+	begin := time.Now()
+	stop := s.flood("127.0.0.2", limits.Connections)
+	c := s.client("127.0.0.1")
+	token := s.token(c)
+	for range 100 {
+		if a := s.doFrom(c, "GET", "/latest/meta-data/instance-id", tokenHeader, token); a.status != 200 {
+			t.Fatalf("another guest gets %+v", a)
+		}
+	}
+	got := stop()
+	most := int64(float64(limits.Rate)*time.Since(begin).Seconds()) + int64(limits.Burst+limits.Connections)
+	if got > most {
+		t.Errorf("the flood got %d answers, its share is %d", got, most)
+	}
+}
+
+// How long another guest waits for an answer, the longest of a hundred, without and with a flood.
+func BenchmarkFlood(b *testing.B) {
+	for _, flooded := range []bool{false, true} {
+		b.Run(map[bool]string{false: "quiet", true: "flooded"}[flooded], func(b *testing.B) {
+			s := start(b, func(c *Config) { c.Now, c.Limits = time.Now, Limits{} })
+			s.provider.set(port2, sample())
+			c := s.client("127.0.0.1")
+			token := s.token(c)
+			if flooded {
+				stop := s.flood("127.0.0.2", 64)
+				defer stop()
+			}
+			var took []time.Duration
+			tick := time.NewTicker(4 * time.Millisecond) // below the rate at which it would itself be held back
+			defer tick.Stop()
+			for b.Loop() {
+				<-tick.C
+				begin := time.Now()
+				if a := s.doFrom(c, "GET", "/latest/meta-data/instance-id", tokenHeader, token); a.status != 200 {
+					b.Fatalf("%+v", a)
+				}
+				took = append(took, time.Since(begin))
+			}
+			slices.Sort(took)
+			b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
+			b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
+		})
+	}
 }

@@ -71,7 +71,7 @@ func sample() *Instance {
 }
 
 type service struct {
-	t        *testing.T
+	t        testing.TB
 	server   *Server
 	provider *instances
 	addr     string
@@ -92,7 +92,7 @@ func (s *service) advance(d time.Duration) {
 }
 
 // start serves subnet-a on loopback. The clock stands still unless it is moved.
-func start(t *testing.T, change func(*Config)) *service {
+func start(t testing.TB, change func(*Config)) *service {
 	t.Helper()
 	s := &service{t: t, provider: &instances{by: map[PortKey]*Instance{port1: sample()}}, now: time.Unix(1_800_000_000, 0)}
 	c := Config{Provider: s.provider, TokenKey: tokenKey, IdentityKey: identityKey(), Now: s.clock, Limits: Limits{Burst: 1 << 20}}
@@ -161,7 +161,8 @@ func (s *service) token(from *http.Client) string {
 	return a.body
 }
 
-// The whole tree, and the 404s. contract: U-03 U-18
+// The whole tree, and the 404s.
+// contract: U-03 U-18
 func TestTree(t *testing.T) {
 	s := start(t, nil)
 	token := s.token(http.DefaultClient)
@@ -254,7 +255,8 @@ func TestTree(t *testing.T) {
 	}
 }
 
-// What is not there is neither listed nor found, and a change is seen at the next request. contract: U-03 U-04 U-18
+// What is not there is neither listed nor found, and a change is seen at the next request.
+// contract: U-03 U-18
 func TestAbsentAndChanged(t *testing.T) {
 	s := start(t, nil)
 	i := sample()
@@ -340,7 +342,9 @@ func rawRequest(t *testing.T, addr, text string) string {
 	return string(b)
 }
 
-// A token is one instance's, ends to the second, and outlives the agent. lesson 27 — lesson 28
+// A token is one instance's, ends to the second, and outlives the agent.
+// lesson 27
+// lesson 28
 func TestTokenBinding(t *testing.T) {
 	s := start(t, nil)
 	other := sample()
@@ -454,7 +458,8 @@ func TestExtra(t *testing.T) {
 	}
 }
 
-// What guests really use. lesson 27
+// What guests really use.
+// lesson 27
 func TestAWSClient(t *testing.T) {
 	s := start(t, nil)
 	c := imds.New(imds.Options{Endpoint: "http://" + s.addr})

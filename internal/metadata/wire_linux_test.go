@@ -41,7 +41,9 @@ func inNamespace(t *testing.T, fn func() error) {
 }
 
 // The hop limit is in the packets: the token's answer has it, and so has all that follows on its connection, also what
-// TCP might send again. contract: U-18 — lesson 27
+// TCP might send again.
+// contract: U-18
+// lesson 27
 func TestHopLimitOnTheWire(t *testing.T) {
 	for hops, want := range map[int]int{0: 1, 1: 1, 2: 2, 64: 64, 200: 64} {
 		inNamespace(t, func() error {

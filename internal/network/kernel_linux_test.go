@@ -18,7 +18,8 @@ import (
 )
 
 // Two projects with the same range, two guests with the same address, one host: each has its own world.
-// contract: U-03 U-12 — lesson 28 — lesson 29
+// lesson 28
+// lesson 29
 func TestTwoProjectsOneHost(t *testing.T) {
 	l := newLab(t)
 	l.config.Metadata = greetAll

@@ -185,12 +185,12 @@ func greetAll(name string, ln net.Listener) {
 
 // guest is a machine behind a tap, as a hypervisor would open it: every frame passes through this process.
 type guest struct {
-	l       *lab
-	port    Port
-	ns      *namespace
-	tap     *os.File // the host's tap, what the hypervisor opens
-	card    *os.File // the guest's own card
-	frames  chan []byte
+	l      *lab
+	port   Port
+	ns     *namespace
+	tap    *os.File // the host's tap, what the hypervisor opens
+	card   *os.File // the guest's own card
+	frames chan []byte
 }
 
 func openTap(name string) (*os.File, error) {
