@@ -190,6 +190,45 @@ func TestNames(t *testing.T) {
 	}
 }
 
+// The way out, the MTU and a port's address change under a running guest, without its tap being made anew.
+func TestChanges(t *testing.T) {
+	l := newLab(t)
+	l.config.Metadata = greetAll
+	l.greet(l.outside, internet+":80", "internet")
+	d, pa1, _, _ := twoProjects()
+	d = Desired{Subnets: d.Subnets[:1], Ports: []Port{pa1}}
+	k := l.kernel()
+	l.converge(k, d)
+	g := l.guest(pa1)
+	g.boot()
+	g.mustHear(internet+":80", "internet "+hostOutside)
+
+	d.Subnets[0].Egress = false
+	l.converge(k, d)
+	g.mustNotReach(internet + ":80")
+	g.mustHear("169.254.169.254:80", pa1.SubnetID+" 172.31.0.3")
+
+	d.Subnets[0].Egress, d.Subnets[0].MTU = true, 1450
+	l.converge(k, d)
+	g.mustHear(internet+":80", "internet "+hostOutside)
+	l.in(l.host, func() error {
+		tap, err := netlink.LinkByName(pa1.Tap())
+		if err == nil && tap.Attrs().MTU != 1450 {
+			t.Errorf("the tap's MTU is %d", tap.Attrs().MTU)
+		}
+		return err
+	})
+
+	d.Ports = []Port{pa1}
+	d.Ports[0].Address = addr("172.31.0.9")
+	l.converge(k, d)
+	g.mustNotReach("169.254.169.254:80") // with its old address
+	ack := g.boot()
+	if got := ack.Options.Get(dhcpMTU); addrOf(ack.YourIPAddr) != d.Ports[0].Address || len(got) != 2 || int(got[0])<<8|int(got[1]) != 1450 {
+		t.Errorf("%s, MTU % x", ack.YourIPAddr, got)
+	}
+}
+
 // A tap can be opened by the user that it is for, and by no other without privileges; another user is taken over.
 func TestTapOwner(t *testing.T) {
 	l := newLab(t)

@@ -40,7 +40,8 @@ type Network interface {
 	Close() error
 }
 
-// Desired is all that a node should have. What is not in it is removed.
+// Desired is all that a node should have. What is not in it is removed, so a node agent that has not yet heard what is
+// desired does not converge.
 type Desired struct {
 	Subnets []Subnet
 	Ports   []Port

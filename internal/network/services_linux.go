@@ -136,12 +136,16 @@ func (k *Kernel) listen(run *services, s Subnet) error {
 	return nil
 }
 
-func bindToGuests(_, _ string, c syscall.RawConn) (err error) {
+// bindToGuests binds a socket to the guests' device. Datagrams go out without a UDP checksum, which IPv4 allows: one that
+// is left to the card to fill in looks wrong to DHCP clients that read raw packets.
+func bindToGuests(network, _ string, c syscall.RawConn) (err error) {
 	controlErr := c.Control(func(fd uintptr) {
-		err = errors.Join(
-			unix.SetsockoptString(int(fd), unix.SOL_SOCKET, unix.SO_BINDTODEVICE, guestLink),
-			unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_BROADCAST, 1),
-		)
+		err = unix.SetsockoptString(int(fd), unix.SOL_SOCKET, unix.SO_BINDTODEVICE, guestLink)
+		if network == "udp4" {
+			err = errors.Join(err,
+				unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_BROADCAST, 1),
+				unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_NO_CHECK, 1))
+		}
 	})
 	return errors.Join(controlErr, err)
 }
