@@ -120,10 +120,16 @@ func TestConverges(t *testing.T) {
 	})
 }
 
+// history is what the property test expects at the end.
+type history struct {
+	userData map[string]string
+	want     map[string]compute.InstanceState // absent where a guest's own end leaves it open
+}
+
 func runDeeds(t *testing.T, dir string, list []deed) error {
 	e := newEnvIn(t, dir, fake.Options{BootTime: 4 * time.Second, ShutdownTime: 2 * time.Second})
 	defer e.vms.Close()
-	userData := map[string]string{}
+	h := history{map[string]string{}, map[string]compute.InstanceState{}}
 	e.up(t)
 	for _, d := range list {
 		select {
@@ -131,7 +137,8 @@ func runDeeds(t *testing.T, dir string, list []deed) error {
 			e.up(t)
 		default:
 		}
-		e.doDeed(t, d, userData)
+		e.strike(t, d, h)
+		e.ask(d, h)
 		<-time.After(d.wait)
 	}
 	// All that is broken is put right, and the agent started a last time.
@@ -142,14 +149,13 @@ func runDeeds(t *testing.T, dir string, list []deed) error {
 	e.up(t)
 	<-time.After(20 * time.Minute)
 	e.downAgent()
-	return e.settled(userData)
+	return e.settled(h)
 }
 
-func (e *env) doDeed(t *testing.T, d deed, userData map[string]string) {
-	text := fmt.Sprintf("user-data %d of %s", d.n, d.id)
-	e.mu.Lock()
-	known, image := e.instances[d.id] != nil, e.image
-	e.mu.Unlock()
+var verbs = []fake.Verb{fake.VerbGet, fake.VerbDefine, fake.VerbStart, fake.VerbShutdown, fake.VerbDestroy, fake.VerbUndefine}
+
+// strike breaks something.
+func (e *env) strike(t *testing.T, d deed, h history) {
 	switch d.what {
 	case "kill":
 		e.downAgent()
@@ -165,9 +171,13 @@ func (e *env) doDeed(t *testing.T, d deed, userData map[string]string) {
 	case "deaf":
 		e.vms.IgnoreShutdown(d.id, d.n%2 == 0)
 	case "crash":
-		_ = e.vms.Crash(d.id, "crashed")
+		if e.vms.Crash(d.id, "crashed") == nil {
+			delete(h.want, d.id)
+		}
 	case "power-off":
-		_ = e.vms.PowerOff(d.id)
+		if e.vms.PowerOff(d.id) == nil {
+			delete(h.want, d.id)
+		}
 	case "hypervisor-down", "hypervisor-up":
 		e.vms.SetDown(d.what == "hypervisor-down")
 	case "server-down":
@@ -175,48 +185,58 @@ func (e *env) doDeed(t *testing.T, d deed, userData map[string]string) {
 	case "server-up":
 		e.edit(func() { e.server.down = nil })
 	case "damage-image":
-		_ = os.WriteFile(filepath.Join(e.vms.dir, "images", image.SHA256), []byte("short"), 0o600)
-	case "create":
-		if !known {
-			e.create(d.id, text)
-			userData[d.id] = text
-		}
-	}
-	if !known {
-		return
-	}
-	switch d.what {
-	case "start":
-		e.server.start(d.id)
-	case "stop":
-		e.server.stop(d.id, time.Duration(d.n)*100*time.Millisecond, false)
-	case "force-stop":
-		e.server.stop(d.id, 0, true)
-	case "reboot", "force-reboot":
-		e.server.reboot(d.id, d.what == "force-reboot")
-	case "terminate":
-		e.server.terminate(d.id)
-	case "user-data": // contract U-02: while it is stopped
-		e.edit(func() {
-			if e.instances[d.id].State == compute.StateStopped {
-				e.setUserData(d.id, text)
-				userData[d.id] = text
-			}
-		})
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		_ = os.WriteFile(filepath.Join(e.vms.dir, "images", e.image.SHA256), []byte("short"), 0o600)
 	}
 }
 
-var verbs = []fake.Verb{fake.VerbGet, fake.VerbDefine, fake.VerbStart, fake.VerbShutdown, fake.VerbDestroy, fake.VerbUndefine}
+// ask does what a customer would.
+func (e *env) ask(d deed, h history) {
+	text := fmt.Sprintf("user-data %d of %s", d.n, d.id)
+	e.mu.Lock()
+	known := e.instances[d.id] != nil
+	e.mu.Unlock()
+	accepted, leads := false, compute.StateRunning
+	switch {
+	case d.what == "create" && !known:
+		e.create(d.id, text)
+		h.userData[d.id], accepted = text, true
+	case d.what == "start":
+		accepted = e.server.start(d.id)
+	case d.what == "stop":
+		accepted, leads = e.server.stop(d.id, time.Duration(d.n)*100*time.Millisecond, false), compute.StateStopped
+	case d.what == "force-stop":
+		accepted, leads = e.server.stop(d.id, 0, true), compute.StateStopped
+	case d.what == "reboot" || d.what == "force-reboot":
+		accepted = e.server.reboot(d.id, d.what == "force-reboot")
+	case d.what == "terminate":
+		accepted, leads = e.server.terminate(d.id), compute.StateTerminated
+	case d.what == "user-data" && known: // contract U-02: while it is stopped
+		e.edit(func() {
+			if e.instances[d.id].State == compute.StateStopped {
+				e.setUserData(d.id, text)
+				h.userData[d.id] = text
+			}
+		})
+	}
+	if accepted {
+		h.want[d.id] = leads
+	}
+}
 
 // settled says what is not as it should be at the end.
-func (e *env) settled(userData map[string]string) error {
+func (e *env) settled(h history) error {
 	var wrong []error
 	for _, id := range slices.Sorted(maps.Keys(e.instances)) {
 		i, vm := e.instances[id], e.vm(id)
-		_, err := os.Stat(e.agent.dir.instance(id))
+		if want, ok := h.want[id]; ok && i.State != want {
+			wrong = append(wrong, fmt.Errorf("%s is %s (%s), and %s was asked for", id, i.State, i.Message, want))
+		}
+		files := exists(e.agent.dir.instance(id))
 		switch i.State {
 		case compute.StateRunning:
-			if vm != hypervisor.Running || !e.vms.sawUserData(id, userData[id]) {
+			if vm != hypervisor.Running || !e.vms.sawUserData(id, h.userData[id]) {
 				wrong = append(wrong, fmt.Errorf("%s should run with its user-data: VM %s", id, vm))
 			}
 		case compute.StateStopped, compute.StateError:
@@ -224,8 +244,8 @@ func (e *env) settled(userData map[string]string) error {
 				wrong = append(wrong, fmt.Errorf("%s is %s (%s) and its VM %s", id, i.State, i.Message, vm))
 			}
 		case compute.StateTerminated:
-			if vm != "none" || err == nil {
-				wrong = append(wrong, fmt.Errorf("%s is terminated: VM %s, directory: %v", id, vm, err == nil))
+			if vm != "none" || files {
+				wrong = append(wrong, fmt.Errorf("%s is terminated: VM %s, directory: %v", id, vm, files))
 			}
 		default:
 			wrong = append(wrong, fmt.Errorf("%s is still %s", id, i.State))
@@ -236,8 +256,7 @@ func (e *env) settled(userData map[string]string) error {
 			wrong = append(wrong, fmt.Errorf("%s was left behind", f))
 		}
 	}
-	vms, err := e.vms.List(context.Background())
-	if len(vms) > len(e.instances) || err != nil {
+	if vms, err := e.vms.List(context.Background()); len(vms) > len(e.instances) || err != nil {
 		wrong = append(wrong, fmt.Errorf("%d VMs, %v", len(vms), err))
 	}
 	return errors.Join(wrong...)

@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -103,26 +102,28 @@ func (s *server) setUserData(id, userData string) {
 	s.instances[id].Spec.UserDataHash = hash
 }
 
-// verb does what a customer asks, where the state allows it.
-func (s *server) verb(id string, v compute.Verb, do func(*compute.Instance)) {
+// verb does what a customer asks and reports whether the state allows it.
+func (s *server) verb(id string, v compute.Verb, do func(*compute.Instance)) (accepted bool) {
 	s.edit(func() {
-		if i := s.instances[id]; i != nil && compute.Judge(i.State, v) == compute.Accept {
+		i := s.instances[id]
+		if accepted = i != nil && compute.Judge(i.State, v) == compute.Accept; accepted {
 			do(i)
 		}
 	})
+	return accepted
 }
 
-func (s *server) stop(id string, patience time.Duration, force bool) {
-	s.verb(id, compute.VerbStop, func(i *compute.Instance) { i.Stop(time.Now(), patience, force) })
+func (s *server) stop(id string, patience time.Duration, force bool) bool {
+	return s.verb(id, compute.VerbStop, func(i *compute.Instance) { i.Stop(time.Now(), patience, force) })
 }
-func (s *server) start(id string) {
-	s.verb(id, compute.VerbStart, func(i *compute.Instance) { i.Start(time.Now()) })
+func (s *server) start(id string) bool {
+	return s.verb(id, compute.VerbStart, func(i *compute.Instance) { i.Start(time.Now()) })
 }
-func (s *server) reboot(id string, force bool) {
-	s.verb(id, compute.VerbReboot, func(i *compute.Instance) { i.Reboot(time.Now(), force) })
+func (s *server) reboot(id string, force bool) bool {
+	return s.verb(id, compute.VerbReboot, func(i *compute.Instance) { i.Reboot(time.Now(), force) })
 }
-func (s *server) terminate(id string) {
-	s.verb(id, compute.VerbTerminate, func(i *compute.Instance) { i.Terminate(time.Now()) })
+func (s *server) terminate(id string) bool {
+	return s.verb(id, compute.VerbTerminate, func(i *compute.Instance) { i.Terminate(time.Now()) })
 }
 
 func (s *server) state(id string) compute.InstanceState {
@@ -481,12 +482,18 @@ func (e *env) reaches(t testing.TB, id string, s compute.InstanceState, within t
 	e.until(t, id+" becomes "+string(s), within, func() bool { return e.state(id) == s })
 }
 
+// vm is the state of a VM; "none" where none is defined.
 func (e *env) vm(id string) hypervisor.State {
-	vm, err := e.vms.Hypervisor.Get(context.Background(), id)
-	if errors.Is(err, hypervisor.ErrNotFound) {
-		return "none"
+	vms, err := e.vms.List(context.Background())
+	if err != nil {
+		return hypervisor.State(err.Error())
 	}
-	return vm.State
+	for _, vm := range vms {
+		if vm.ID == id {
+			return vm.State
+		}
+	}
+	return "none"
 }
 
 // files lists what is in the data directory, relative to it.

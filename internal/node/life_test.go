@@ -202,7 +202,9 @@ func TestGuestEndsByItself(t *testing.T) {
 	}{
 		{"power off", func(e *env) error { return e.vms.PowerOff(idA) }, compute.StateStopped, ""},
 		{"crash", func(e *env) error { return e.vms.Crash(idA, "kernel panic") }, compute.StateError, "kernel panic"},
-		{"undefined by somebody", func(e *env) error {
+		{"removed by somebody, unseen", func(e *env) error {
+			e.downAgent()
+			defer e.up(t)
 			return errors.Join(e.vms.Destroy(context.Background(), idA), e.vms.Undefine(context.Background(), idA))
 		}, compute.StateError, "somebody removed"},
 	}
@@ -216,13 +218,13 @@ func TestGuestEndsByItself(t *testing.T) {
 				}
 				e.until(t, "seen", time.Minute, func() bool { return e.state(idA) != compute.StateRunning })
 				<-time.After(time.Minute)
-				if i := e.instance(idA); i.State != tt.want && !(tt.name == "undefined by somebody" && i.State == compute.StateStopped) || !strings.Contains(i.Message, tt.text) && i.State == compute.StateError {
+				if i := e.instance(idA); i.State != tt.want || !strings.Contains(i.Message, tt.text) {
 					t.Errorf("state %s, message %q", i.State, i.Message)
 				}
 				if e.vms.boots(idA) != 1 {
 					t.Error("it was started again")
 				}
-				if len(e.consoles[idA]) == 0 {
+				if tt.want == compute.StateStopped && len(e.consoles[idA]) == 0 {
 					t.Error("the last lines of its console were not sent")
 				}
 			})
@@ -373,6 +375,31 @@ func TestFailures(t *testing.T) {
 			if e.vms.boots(idA) != 1 {
 				t.Errorf("%d boots", e.vms.boots(idA))
 			}
+		})
+	})
+	t.Run("delays grow", func(t *testing.T) {
+		bubble(t, func(t *testing.T, e *env) {
+			for n := range 6 {
+				e.vms.Fail(fake.VerbStart, idA, n+1, errors.New("odd"))
+			}
+			began := time.Now()
+			e.create(idA, "x")
+			e.until(t, "said", time.Second, func() bool { o := e.last(idA); return o.Step == stepBoot && strings.Contains(o.Message, "odd") })
+			e.reaches(t, idA, compute.StateRunning, 2*time.Minute)
+			if took := time.Since(began); took < 15*time.Second {
+				t.Errorf("7 tries in %v", took)
+			}
+		})
+	})
+	t.Run("a new order does not wait for an old delay", func(t *testing.T) {
+		bubble(t, func(t *testing.T, e *env) {
+			for n := range 50 {
+				e.vms.Fail(fake.VerbStart, idA, n+1, errors.New("odd"))
+			}
+			e.create(idA, "x")
+			<-time.After(2 * time.Minute)
+			e.terminate(idA)
+			e.reaches(t, idA, compute.StateTerminated, 2*time.Second)
 		})
 	})
 	t.Run("lost root volume", func(t *testing.T) {

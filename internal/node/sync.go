@@ -70,24 +70,25 @@ func newsDelay(cut int) time.Duration {
 
 // sync makes one call; errNews says that it was cut off to be made again.
 func (a *agent) sync(ctx context.Context, revision string, delay time.Duration) (api.SyncResponse, error) {
-	call, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
 	select { // what has changed by now is in this request
 	case <-a.news:
 	default:
 	}
 	req := a.syncRequest(revision)
-	go func() {
+	call, cancel := context.WithCancelCause(ctx)
+	var watch sync.WaitGroup
+	watch.Go(func() {
 		if !sleep(call, delay) {
 			return
 		}
 		select {
 		case <-a.news:
-			nudge(a.news)
 			cancel(errNews)
 		case <-call.Done():
 		}
-	}()
+	})
+	defer watch.Wait() // else it could take news that are the next call's
+	defer cancel(nil)
 	timed, stop := context.WithTimeout(call, syncHold+syncGrace)
 	defer stop()
 	var resp api.SyncResponse

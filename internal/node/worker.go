@@ -32,8 +32,9 @@ type worker struct {
 	sampled   time.Time     // when that was; zero: never
 
 	// Of the goroutine alone.
-	failed  *failure // the wanted epoch cannot be reached
-	askedAt time.Time
+	failed  *failure  // the wanted epoch cannot be reached
+	blind   bool      // the last pass could not see the VM
+	askedAt time.Time // when the guest was last asked to go down
 }
 
 // failure is what keeps an epoch from being reached for good.
@@ -85,8 +86,8 @@ func (w *worker) begin() (context.Context, order) {
 }
 
 // run passes until the agent ends: at once for a new order, when the VM may have
-// changed, and after a failure with growing delays. A VM that keeps failing is
-// not woken by its own events.
+// changed, and after a failure with growing delays. A step that keeps failing is
+// not hurried by the events that it makes.
 func (w *worker) run() {
 	delay := backoff{first: time.Second, most: 30 * time.Second}
 	var last order
@@ -103,7 +104,7 @@ func (w *worker) run() {
 		poke, again := (<-chan struct{})(w.poke), (<-chan time.Time)(nil)
 		if err != nil {
 			again = time.After(delay.next())
-			if !errors.Is(err, hypervisor.ErrUnavailable) {
+			if !w.blind {
 				poke = nil
 			}
 		} else {
@@ -135,6 +136,7 @@ func (w *worker) pass(ctx context.Context, o order) error {
 		if err == nil {
 			s = g.sight(w.epoch(o, g))
 		}
+		w.blind = err != nil
 		act := actions[o.goal][s]
 		w.log.Debug("looked", "goal", o.goal, "epoch", o.desired.Epoch, "sees", s, "does", act)
 		switch act {
