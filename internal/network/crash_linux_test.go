@@ -201,3 +201,25 @@ func TestHealing(t *testing.T) {
 		})
 	}
 }
+
+// A subnet that cannot be made keeps only its own ports from being used.
+func TestOneBrokenSubnet(t *testing.T) {
+	l := newLab(t)
+	l.config.Metadata = greetAll
+	d, pa1, pa2, pb1 := twoProjects()
+	router := filepath.Join(l.state, deviceName(bridgePrefix, pa1.SubnetID))
+	if err := os.MkdirAll(filepath.Join(router, "in the way"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(router) })
+	err := l.kernel().Converge(context.Background(), d)
+	if PortFailure(err, pa1.ID) == nil || PortFailure(err, pa2.ID) == nil {
+		t.Errorf("the broken subnet's ports are well: %v", err)
+	}
+	if err := PortFailure(err, pb1.ID); err != nil {
+		t.Errorf("the other's port: %v", err)
+	}
+	g := l.guest(pb1)
+	g.boot()
+	g.mustHear("169.254.169.254:80", pb1.SubnetID+" "+pb1.Address.String())
+}

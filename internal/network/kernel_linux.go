@@ -116,22 +116,34 @@ func (k *Kernel) Converge(ctx context.Context, desired Desired) error {
 	if err != nil {
 		return err
 	}
-	errs := []error{k.removeStale(links, d)}
+	var errs []error
+	fail := func(port string, err error) {
+		if err != nil {
+			errs = append(errs, &failure{port, err})
+		}
+	}
+	fail("", k.removeStale(links, d))
+	subnets := make(map[string]Subnet, len(d.Subnets))
+	broken := map[string]error{}
 	for _, s := range d.Subnets {
 		if err := ctx.Err(); err != nil {
 			return errors.Join(append(errs, err)...)
 		}
+		subnets[s.ID] = s
 		if err := k.subnet(links, s, d.Ports); err != nil {
-			errs = append(errs, fmt.Errorf("network: subnet %s: %w", s.ID, err))
+			broken[s.ID] = fmt.Errorf("network: subnet %s: %w", s.ID, err)
+			fail("", broken[s.ID])
 		}
 	}
 	for _, p := range d.Ports {
 		if err := ctx.Err(); err != nil {
 			return errors.Join(append(errs, err)...)
 		}
-		i := slices.IndexFunc(d.Subnets, func(s Subnet) bool { return s.ID == p.SubnetID })
-		if err := k.tap(links, p, d.Subnets[i]); err != nil {
-			errs = append(errs, fmt.Errorf("network: port %s: %w", p.ID, err))
+		// A tap is plugged in even where its subnet is broken: its neighbours may still be reached.
+		if err := k.tap(links, p, subnets[p.SubnetID]); err != nil {
+			fail(p.ID, fmt.Errorf("network: port %s: %w", p.ID, err))
+		} else {
+			fail(p.ID, broken[p.SubnetID])
 		}
 	}
 	return errors.Join(errs...)

@@ -32,13 +32,38 @@ var MetadataAddr = netip.MustParseAddr("169.254.169.254")
 type Network interface {
 	// Converge makes, changes and removes until the node has exactly the desired subnets and ports, and returns when
 	// the taps can be used. A subnet or port that fails does not keep the others from being made; the error joins
-	// all of a run, and the next run tries again. A desired set that contradicts itself changes nothing.
+	// all of a run, PortFailure tells which port is concerned, and the next run tries again. A desired set that
+	// contradicts itself changes nothing.
 	Converge(ctx context.Context, desired Desired) error
 
 	// Close ends the services (DHCP, DNS, metadata listeners). Bridges, taps, routers and rules stay, so that the
 	// guests keep their network while the agent is restarted.
 	Close() error
 }
+
+// PortFailure is what keeps a port from being usable, going by the error of a Converge; nil when nothing does.
+func PortFailure(err error, portID string) error {
+	if many, joined := err.(interface{ Unwrap() []error }); joined {
+		var mine []error
+		for _, e := range many.Unwrap() {
+			mine = append(mine, PortFailure(e, portID))
+		}
+		return errors.Join(mine...)
+	}
+	if f, ok := err.(*failure); ok && f.port != portID {
+		return nil
+	}
+	return err
+}
+
+// failure concerns one port, or none of the desired ones when it names none. Any other error concerns all.
+type failure struct {
+	port string
+	err  error
+}
+
+func (f *failure) Error() string { return f.err.Error() }
+func (f *failure) Unwrap() error { return f.err }
 
 // Desired is all that a node should have. What is not in it is removed, so a node agent that has not yet heard what is
 // desired does not converge.

@@ -93,3 +93,20 @@ func TestDeviceNames(t *testing.T) {
 		t.Error("two ids, one name")
 	}
 }
+
+func TestPortFailure(t *testing.T) {
+	mine, other, stale, all := errors.New("mine"), errors.New("other"), errors.New("stale"), errors.New("all")
+	err := errors.Join(&failure{"", stale}, errors.Join(&failure{"eni-1", mine}, &failure{"eni-2", other}))
+	if got := PortFailure(err, "eni-1"); !errors.Is(got, mine) || errors.Is(got, other) || errors.Is(got, stale) {
+		t.Errorf("%v", got)
+	}
+	if got := PortFailure(err, "eni-3"); got != nil {
+		t.Errorf("%v", got)
+	}
+	if got := PortFailure(errors.Join(err, all), "eni-3"); !errors.Is(got, all) {
+		t.Errorf("%v", got)
+	}
+	if got := PortFailure(nil, "eni-3"); got != nil {
+		t.Errorf("%v", got)
+	}
+}
