@@ -21,8 +21,9 @@ const (
 	sightCrashed sight = "crashed" // ran in this epoch and crashed
 	sightFailed  sight = "failed"  // this epoch cannot start it, and trying again will not help
 	sightRunning sight = "running"
-	sightPaused  sight = "paused" // stands still for a reason that needs somebody
-	sightOld     sight = "old"    // up, from an earlier epoch
+	sightPaused  sight = "paused"  // stands still for a reason that needs somebody
+	sightStarved sight = "starved" // stood still for want of disk space, and there is some again
+	sightOld     sight = "old"     // up, from an earlier epoch
 )
 
 // action is what a worker does about what it sees.
@@ -32,6 +33,7 @@ const (
 	rest    action = "rest"    // the goal is reached, or nothing may be done: report
 	hold    action = "hold"    // look again later
 	start   action = "start"   // build what is missing and boot
+	resume  action = "resume"  // let it go on
 	replace action = "replace" // take down the VM of an earlier epoch
 	stop    action = "stop"    // ask the guest to go down, then pull the plug
 	remove  action = "remove"  // end it and remove all that it has on the node
@@ -45,19 +47,19 @@ const (
 var actions = map[compute.Goal]map[sight]action{
 	compute.GoalRunning: {
 		sightUnknown: hold, sightGone: start, sightAbsent: start, sightOff: start, sightEnded: rest,
-		sightCrashed: rest, sightFailed: rest, sightRunning: rest, sightPaused: rest, sightOld: replace,
+		sightCrashed: rest, sightFailed: rest, sightRunning: rest, sightPaused: rest, sightStarved: resume, sightOld: replace,
 	},
 	compute.GoalStopped: {
 		sightUnknown: hold, sightGone: rest, sightAbsent: rest, sightOff: rest, sightEnded: rest,
-		sightCrashed: rest, sightFailed: rest, sightRunning: stop, sightPaused: stop, sightOld: stop,
+		sightCrashed: rest, sightFailed: rest, sightRunning: stop, sightPaused: stop, sightStarved: stop, sightOld: stop,
 	},
 	compute.GoalGone: {
 		sightUnknown: hold, sightGone: rest, sightAbsent: remove, sightOff: remove, sightEnded: remove,
-		sightCrashed: remove, sightFailed: remove, sightRunning: remove, sightPaused: remove, sightOld: remove,
+		sightCrashed: remove, sightFailed: remove, sightRunning: remove, sightPaused: remove, sightStarved: remove, sightOld: remove,
 	},
 	goalNone: {
 		sightUnknown: hold, sightGone: forget, sightAbsent: rest, sightOff: rest, sightEnded: rest,
-		sightCrashed: rest, sightFailed: rest, sightRunning: rest, sightPaused: rest, sightOld: rest,
+		sightCrashed: rest, sightFailed: rest, sightRunning: rest, sightPaused: rest, sightStarved: rest, sightOld: rest,
 	},
 }
 
@@ -73,6 +75,7 @@ var phases = map[sight]compute.Phase{
 	sightFailed:  compute.PhaseFailed,
 	sightRunning: compute.PhaseRunning,
 	sightPaused:  compute.PhasePaused,
+	sightStarved: compute.PhasePaused,
 	sightOld:     compute.PhaseRunning,
 }
 
@@ -90,6 +93,7 @@ type glance struct {
 	files   bool             // its directory exists
 	mark    mark
 	failed  bool // the wanted epoch has failed for good
+	fed     bool // it paused while the disk was full, and the disk is no longer
 }
 
 // up reports whether the VM's process exists.
@@ -107,6 +111,8 @@ func (g glance) sight(epoch int64) sight {
 	switch {
 	case g.up() && g.mark.Epoch != 0 && g.mark.Epoch < epoch:
 		return sightOld
+	case g.up() && g.state == hypervisor.Paused && g.fed:
+		return sightStarved
 	case g.up() && g.state == hypervisor.Paused:
 		return sightPaused
 	case g.up():

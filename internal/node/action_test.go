@@ -11,7 +11,7 @@ import (
 
 var (
 	allGoals  = []compute.Goal{compute.GoalRunning, compute.GoalStopped, compute.GoalGone, goalNone}
-	allSights = []sight{sightUnknown, sightGone, sightAbsent, sightOff, sightEnded, sightCrashed, sightFailed, sightRunning, sightPaused, sightOld}
+	allSights = []sight{sightUnknown, sightGone, sightAbsent, sightOff, sightEnded, sightCrashed, sightFailed, sightRunning, sightPaused, sightStarved, sightOld}
 )
 
 func TestActionTableIsFull(t *testing.T) {
@@ -57,6 +57,7 @@ func TestSight(t *testing.T) {
 		{"up, claimed", glance{defined: true, state: up, mark: mark{5, false}}, sightRunning},
 		{"up", glance{defined: true, state: up, mark: mark{5, true}}, sightRunning},
 		{"paused", glance{defined: true, state: paused, mark: mark{5, true}}, sightPaused},
+		{"paused, fed", glance{defined: true, state: paused, mark: mark{5, true}, fed: true}, sightStarved},
 		{"ended", glance{defined: true, state: off, mark: mark{5, true}}, sightEnded},
 		{"crashed", glance{defined: true, state: crashed, mark: mark{5, true}}, sightCrashed},
 		{"removed", glance{files: true, mark: mark{5, true}}, sightCrashed},

@@ -48,6 +48,13 @@ func TestKilledAtEachStep(t *testing.T) {
 					}
 					e.create(idA, "one")
 					reaches(compute.StateRunning)
+					e.free.Store(0)
+					if err := e.vms.Pause(idA, "no space"); err != nil {
+						t.Fatal(err)
+					}
+					e.until(t, "paused", time.Minute, func() bool { return e.last(idA).Phase == "paused" })
+					e.free.Store(plenty)
+					e.until(t, "resumed", time.Minute, func() bool { alive(); return e.last(idA).Phase == "running" })
 					e.vms.IgnoreShutdown(idA, true) // so that destroy is needed
 					e.stop(idA, 5*time.Second, false)
 					reaches(compute.StateStopped)

@@ -19,6 +19,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -372,12 +373,19 @@ func (g *guests) sawUserData(id, text string) bool {
 	return len(s) > 0 && bytes.Contains(s[len(s)-1], append([]byte(text), 0))
 }
 
+// Space that should stay free, and more than enough.
+const (
+	reserve = 1 << 30
+	plenty  = 1 << 40
+)
+
 // env is a server, a hypervisor and an agent between them.
 type env struct {
 	*server
 	vms   *guests
 	cfg   Config
 	tweak func(*agent)
+	free  atomic.Int64 // space on the disk
 
 	agent  *agent
 	cancel context.CancelFunc
@@ -395,6 +403,7 @@ func newEnvIn(t testing.TB, dir string, opts fake.Options) *env {
 		t.Fatal(err)
 	}
 	e := &env{server: newServer(), vms: &guests{Hypervisor: hv, dir: filepath.Join(dir, "data"), seeds: map[string][][]byte{}}}
+	e.free.Store(plenty)
 	token := filepath.Join(dir, "token")
 	if err := os.WriteFile(token, []byte("secret\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -429,7 +438,7 @@ func (e *env) up(t testing.TB) {
 	a.makeVolume = func(_ context.Context, v volume) error {
 		return writeFile(v.path, fmt.Appendf(nil, "%s on %s, %d bytes", v.format, filepath.Base(v.base), v.sizeBytes))
 	}
-	a.images.space = func() (int64, int64, error) { return 1 << 40, 1 << 30, nil }
+	a.images.space = func() (int64, int64, error) { return e.free.Load(), reserve, nil }
 	if e.tweak != nil {
 		e.tweak(a)
 	}

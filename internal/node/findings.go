@@ -58,6 +58,12 @@ func (a *agent) find() map[string]string {
 	return found
 }
 
+// diskIsFull reports whether less than the reserve is free.
+func (a *agent) diskIsFull() bool {
+	free, reserve, err := a.images.space()
+	return err == nil && free < reserve
+}
+
 // date adds since when each finding stands and forgets those that are over.
 func (f *findings) date(found map[string]string, now time.Time) []api.Finding {
 	f.mu.Lock()

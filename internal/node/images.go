@@ -250,13 +250,22 @@ func (c *imageCache) makeRoom(need int64) error {
 		}
 		file := c.unused()
 		if file == "" {
-			return fmt.Errorf("%w: %s free, an image of %s is to come and %s stay free; every cached image is in use, so make room on the disk",
+			return fmt.Errorf("%w: %s free, an image of %s is to come and %s should stay free; every cached image is in use, so make room on the disk",
 				errNoRoom, size(free), size(need), size(reserve))
 		}
 		c.log.Info("a cached image makes room", "sha256", filepath.Base(file))
 		if err := os.Remove(file); err != nil {
 			return err
 		}
+	}
+}
+
+// trim evicts until the reserve is free, as far as that goes.
+func (c *imageCache) trim() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.makeRoom(0); err != nil && !errors.Is(err, errNoRoom) {
+		c.log.Error("the image cache could not make room", "error", err)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/outcrop-cloud/outcrop/internal/api"
 	"github.com/outcrop-cloud/outcrop/internal/compute"
+	"github.com/outcrop-cloud/outcrop/internal/hypervisor"
 )
 
 // disk makes an image of n sectors that differs with b.
@@ -257,20 +258,8 @@ func TestEviction(t *testing.T) {
 
 // A launch on a full disk waits, says so, and goes on when there is room.
 func TestFullDisk(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := newEnv(t)
-		var full atomic.Bool
-		full.Store(true)
-		e.tweak = func(a *agent) {
-			a.images.space = func() (int64, int64, error) {
-				if full.Load() {
-					return 100, 1000, nil
-				}
-				return 1 << 40, 1000, nil
-			}
-		}
-		e.up(t)
-		defer func() { e.downAgent(); e.vms.Close() }()
+	bubble(t, func(t *testing.T, e *env) {
+		e.free.Store(100)
 		e.create(idA, "x")
 		e.until(t, "said so", 10*time.Second, func() bool {
 			return strings.Contains(e.last(idA).Message, errNoRoom.Error()) &&
@@ -280,8 +269,47 @@ func TestFullDisk(t *testing.T) {
 		if e.state(idA) != compute.StateCreating {
 			t.Fatalf("state %s", e.state(idA))
 		}
-		full.Store(false)
+		e.free.Store(plenty)
 		e.reaches(t, idA, compute.StateRunning, time.Minute)
+	})
+}
+
+// A VM that a full disk made stand still goes on when there is room, one that
+// somebody paused does not. Idle images are what goes first.
+func TestStarvedVMGoesOn(t *testing.T) {
+	bubble(t, func(t *testing.T, e *env) {
+		for _, id := range []string{idA, idB} {
+			e.create(id, "x")
+			e.reaches(t, id, compute.StateRunning, 10*time.Second)
+		}
+		idle := filepath.Join(e.vms.dir, "images", digest([]byte("idle")))
+		if err := os.WriteFile(idle, []byte("idle"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := e.vms.Pause(idB, "paused by an operator"); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(time.Minute)
+		if e.vm(idB) != hypervisor.Paused || !exists(idle) {
+			t.Fatalf("VM %s, idle image there: %v", e.vm(idB), exists(idle))
+		}
+		e.free.Store(0)
+		if err := e.vms.Start(t.Context(), idB); err != nil { // so that only A wants space
+			t.Fatal(err)
+		}
+		if err := e.vms.Pause(idA, "no space left for disk vda"); err != nil {
+			t.Fatal(err)
+		}
+		e.until(t, "paused", 30*time.Second, func() bool { return e.last(idA).Phase == "paused" })
+		<-time.After(time.Minute)
+		if e.vm(idA) != hypervisor.Paused || exists(idle) {
+			t.Errorf("VM %s, idle image there: %v", e.vm(idA), exists(idle))
+		}
+		e.free.Store(plenty)
+		e.until(t, "running", 30*time.Second, func() bool { return e.last(idA).Phase == "running" })
+		if e.vms.boots(idA) != 1 {
+			t.Error("it was started anew")
+		}
 	})
 }
 

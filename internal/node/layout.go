@@ -25,6 +25,7 @@ import (
 //	                 root.qcow2   root volume, an overlay on base
 //	                 cidata.iso   seed of the present start
 //	                 console.log, console.sock
+//	                 starved      there while the VM stands still for want of space
 //
 // An image is in use exactly as long as an instance links it, so no crash can
 // lose count. QEMU runs as another user: it must get through to the files of its
@@ -39,6 +40,7 @@ const (
 	fileSeed    = "cidata.iso"
 	fileConsole = "console.log"
 	fileSocket  = "console.sock"
+	fileStarved = "starved"
 )
 
 // socketRoot takes the console sockets of a data directory whose own path is too
@@ -54,13 +56,15 @@ func (l layout) instance(id string) string { return filepath.Join(l.root, "insta
 // open makes the directories and takes the lock, which ends with the process
 // however that ends.
 func (l layout) open() (io.Closer, error) {
-	for _, d := range []struct {
-		path string
-		mode fs.FileMode
-	}{{l.root, 0o711}, {filepath.Join(l.root, "instances"), 0o711}, {l.images(), 0o700}} {
-		if err := makeDir(d.path, d.mode); err != nil {
-			return nil, fmt.Errorf("data directory: %w", err)
-		}
+	err := os.MkdirAll(l.root, 0o711) // one that is there keeps the mode its owner gave it
+	if err == nil {
+		err = makeDir(filepath.Join(l.root, "instances"), 0o711)
+	}
+	if err == nil {
+		err = makeDir(l.images(), 0o700)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("data directory: %w", err)
 	}
 	f, err := os.OpenFile(filepath.Join(l.root, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -106,10 +110,10 @@ func (l layout) socket(id string) string {
 	return filepath.Join(socketRoot, hex.EncodeToString(sum[:4]), id)
 }
 
-// warnUnreachable tells of a folder above the data directory that QEMU's own
-// user cannot get through.
+// warnUnreachable tells of a folder on the way to the data directory, or itself,
+// that QEMU's own user cannot get through.
 func (l layout) warnUnreachable(log *slog.Logger) {
-	for p := filepath.Dir(l.root); ; p = filepath.Dir(p) {
+	for p := l.root; ; p = filepath.Dir(p) {
 		if info, err := os.Stat(p); err == nil && info.Mode()&0o001 == 0 {
 			log.Warn("QEMU's user cannot get through this folder to the VMs' disks; chmod o+x it, or choose another --data", "folder", p)
 		}

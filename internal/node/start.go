@@ -33,6 +33,11 @@ func (w *worker) startSteps(o order) []step {
 	}
 }
 
+// resumeSteps let a VM go on whose disk found no room and has some now.
+func (w *worker) resumeSteps() []step {
+	return []step{{stepResume, nil, func(context.Context) error { return w.startVM() }}}
+}
+
 func absent(path string) func(context.Context) (bool, error) {
 	return func(context.Context) (bool, error) { return !exists(path), nil }
 }
@@ -154,5 +159,9 @@ func (w *worker) boot(ctx context.Context, o order) error {
 		return err
 	}
 	defer leave(w.a.facts.bootTime())
+	return w.startVM()
+}
+
+func (w *worker) startVM() error {
 	return w.call(func(ctx context.Context) error { return w.a.cfg.Hypervisor.Start(ctx, w.id) })
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -33,6 +34,7 @@ const (
 	stepClaim    = "claim"    // the mark says: what runs from here on is of this epoch
 	stepBoot     = "boot"     // the VM runs
 	stepConfirm  = "confirm"  // the mark says: it did run
+	stepResume   = "resume"   // a VM that stood still goes on
 	stepShutdown = "shutdown" // the guest was asked, and had its time
 	stepDestroy  = "destroy"  // the plug is pulled
 	stepUndefine = "undefine" // the hypervisor has forgotten the VM
@@ -42,7 +44,7 @@ const (
 // Steps are the names of all steps, as StepHook sees them.
 var Steps = []string{
 	stepImage, stepVolume, stepSeed, stepDefine, stepClaim, stepBoot, stepConfirm,
-	stepShutdown, stepDestroy, stepUndefine, stepRemove,
+	stepResume, stepShutdown, stepDestroy, stepUndefine, stepRemove,
 }
 
 // step does one step where it is needed, and logs and times it.
@@ -92,8 +94,8 @@ func hopeless(err error) bool {
 // is started next goes through.
 func CrashAt(at, file string) (func(instance, step string, before bool), error) {
 	when, name, ok := strings.Cut(at, ":")
-	if !ok || when != "before" && when != "after" {
-		return nil, fmt.Errorf("crash point %q: want before:STEP or after:STEP", at)
+	if !ok || when != "before" && when != "after" || !slices.Contains(Steps, name) {
+		return nil, fmt.Errorf("crash point %q: want before:STEP or after:STEP, where STEP is one of %v", at, Steps)
 	}
 	var fired atomic.Bool
 	return func(_, step string, before bool) {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -186,6 +188,8 @@ func (w *worker) plan(act action, o order) []step {
 	switch act {
 	case start:
 		return w.startSteps(o)
+	case resume:
+		return w.resumeSteps()
 	case replace, stop:
 		return w.stopSteps(o)
 	case remove:
@@ -228,13 +232,33 @@ func (w *worker) look(ctx context.Context, o order) (glance, error) {
 	if g.mark, err = readMark(w.dir); err != nil && o.goal != compute.GoalGone {
 		return g, err
 	}
-	vm, err := w.get(ctx, g.mark.Started)
+	vm, err := w.get(ctx, g.mark.Started && o.goal != compute.GoalGone)
 	if err != nil {
 		return g, fmt.Errorf("the hypervisor does not tell of the VM: %w", err)
 	}
 	g.defined, g.state = vm.ID != "", vm.State
+	g.fed = w.fed(vm.State == hypervisor.Paused)
 	w.saw(vm)
 	return g, nil
+}
+
+// fed reports whether a paused VM stands still for want of disk space that is
+// there again. That it paused while the disk was full is remembered by an empty
+// file, the one thing that a full disk still takes; a VM that somebody paused at
+// another time has none.
+func (w *worker) fed(paused bool) bool {
+	note := filepath.Join(w.dir, fileStarved)
+	switch {
+	case !paused:
+		_ = os.Remove(note)
+		return false
+	case w.a.diskIsFull():
+		if f, err := os.OpenFile(note, os.O_CREATE|os.O_WRONLY, 0o600); err == nil {
+			f.Close()
+		}
+		return false
+	}
+	return exists(note)
 }
 
 // confirmAbsent is how long a VM must be away before it is believed.
@@ -286,10 +310,11 @@ func (w *worker) saw(vm hypervisor.VM) {
 }
 
 // sample takes the hypervisor's word from a list of all VMs: where it is news,
-// the worker looks itself.
+// the worker looks itself. So it does for a paused VM, which may have what it
+// waits for.
 func (w *worker) sample(vm hypervisor.VM, at time.Time) {
 	w.mu.Lock()
-	same := w.vm == vm && !w.sampled.IsZero()
+	same := w.vm == vm && !w.sampled.IsZero() && vm.State != hypervisor.Paused
 	if same && at.After(w.sampled) {
 		w.sampled = at
 	}
