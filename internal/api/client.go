@@ -47,7 +47,7 @@ func NewClient(base, token, userAgent string) (*Client, error) {
 		TLSHandshakeTimeout:   10 * time.Second,
 		MaxIdleConnsPerHost:   16,
 		IdleConnTimeout:       90 * time.Second,
-		ExpectContinueTimeout: 5 * time.Second, // an upload learns of a refusal before it sends its bytes
+		ExpectContinueTimeout: 5 * time.Second,  // an upload learns of a refusal before it sends its bytes
 		ResponseHeaderTimeout: 90 * time.Second, // a held sync answers within 60 s
 	}
 	if _, fp := SplitToken(token); fp != "" {

@@ -74,7 +74,7 @@ type Instance struct {
 type PatchInstance struct {
 	Name            *string           `json:"name,omitempty" minLength:"1" maxLength:"63"`
 	StartOnNodeBoot *bool             `json:"startOnNodeBoot,omitempty"`
-	Tags            map[string]string `json:"tags,omitempty" doc:"Replaces all tags."`
+	Tags            map[string]string `json:"tags,omitzero" doc:"Replaces all tags; {} removes them."`
 }
 
 // StopInstance is the optional body of POST …/stop.

@@ -19,9 +19,9 @@ type Heartbeat struct {
 	Architecture     string            `json:"architecture" enum:"amd64,arm64"`
 	Capacity         HeartbeatCapacity `json:"capacity"`
 	Capabilities     map[string]string `json:"capabilities,omitempty" doc:"At most 512 entries; keys up to 253, values up to 1,024 characters."`
-	BootID           string            `json:"bootId,omitempty" maxLength:"128"`
-	MachineID        string            `json:"machineId,omitempty" maxLength:"128"`
-	WakeOnLanMAC     string            `json:"wakeOnLanMac,omitempty" maxLength:"64"`
+	BootID           string            `json:"bootId,omitempty" maxLength:"1024"`
+	MachineID        string            `json:"machineId,omitempty" maxLength:"1024"`
+	WakeOnLanMAC     string            `json:"wakeOnLanMac,omitempty" maxLength:"1024"`
 }
 
 // HeartbeatCapacity is the capacity snapshot of a heartbeat. Absent booleans are
@@ -61,6 +61,8 @@ type Node struct {
 	ReservedVCPUs            int64             `json:"reservedVCPUs" doc:"The effective reservation."`
 	ReservedMemoryBytes      int64             `json:"reservedMemoryBytes" doc:"The effective reservation, bytes."`
 	ReservationSource        string            `json:"reservationSource" enum:"reported,computed,operator"`
+	VCPUOvercommitRatio      float64           `json:"vcpuOvercommitRatio" doc:"The effective ratio."`
+	MemoryOvercommitRatio    float64           `json:"memoryOvercommitRatio" doc:"The effective ratio."`
 	CommittableVCPUs         int64             `json:"committableVCPUs" doc:"floor((total - reserved) x overcommit); derived, never stored."`
 	CommittableMemoryBytes   int64             `json:"committableMemoryBytes" doc:"floor((total - reserved) x overcommit); derived, never stored."`
 	CommittedVCPUs           int64             `json:"committedVCPUs" doc:"Sum of the platform's own allocations."`

@@ -61,10 +61,15 @@ var nodes = &noun[node]{
 }
 
 func newNode(a *app) *cobra.Command {
-	return group("node", "Look at and set up nodes",
-		`A node is a machine that instances can run on. Its agent reports it by heartbeat;
-the commands here are an operator's.`,
-		"  outcrop node list\n  outcrop node get rack1-07", []string{"nodes"},
+	c := group("node", "Look at nodes, or run the agent of this one",
+		`A node is a machine that instances can run on. Its agent reports it by heartbeat
+and drives libvirt; the commands below are an operator's.
+
+With flags and no command it runs the agent of this machine until SIGTERM.
+Instances go on running without it. Its token is made with:
+outcrop token create --role node --node ID`,
+		`  outcrop node list
+  outcrop node --server https://cloud:9418 --token-file node.token --id rack1-07 --data /var/lib/outcrop-node`, []string{"nodes"},
 		nodes.listCommand(a, text{"List the nodes",
 			`Lists the nodes. VCPUS and MEMORY show what instances hold, of what can be held
 in all. SEEN is how long ago the node last reported.`,
@@ -74,9 +79,11 @@ in all. SEEN is how long ago the node last reported.`,
 		newNodeUpdate(a),
 		nodes.deleteCommand(a, "delete", "deleted", []string{"rm"}, text{"Forget a node",
 			`Removes a node that is gone for good. It is refused while instances are placed on
-it. A node whose agent still reports comes back by itself: stop the agent first.`,
+it. Its tokens end with it, so its agent cannot bring it back.`,
 			"  outcrop node delete rack1-07"}),
 	)
+	a.agentFlags(c)
+	return c
 }
 
 // nodeChange is what the flags of node update say; a word may be "auto".

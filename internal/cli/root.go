@@ -12,6 +12,7 @@ import (
 )
 
 const (
+	groupRun   = "run"
 	groupUse   = "use"
 	groupOther = "other"
 )
@@ -40,13 +41,14 @@ Instances and images go by id, or by name where the name is unique.`,
 	root.SetFlagErrorFunc(flagError)
 	a.addGlobalFlags(root)
 
-	root.AddGroup(&cobra.Group{ID: groupUse, Title: "Use the cloud:"}, &cobra.Group{ID: groupOther, Title: "Other:"})
+	root.AddGroup(&cobra.Group{ID: groupRun, Title: "Run it:"}, &cobra.Group{ID: groupUse, Title: "Use the cloud:"}, &cobra.Group{ID: groupOther, Title: "Other:"})
 	add := func(group string, cmds ...*cobra.Command) {
 		for _, c := range cmds {
 			c.GroupID = group
 		}
 		root.AddCommand(cmds...)
 	}
+	add(groupRun, newUp(a), newServer(a))
 	add(groupUse, newInstance(a), newInstanceType(a), newImage(a), newNode(a), newProject(a), newToken(a), newWhoami(a))
 	add(groupOther, newOpenAPI(a), newVersion(a), newCompletion(a))
 	root.SetHelpCommandGroupID(groupOther)

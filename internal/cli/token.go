@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -48,9 +47,7 @@ func tokenValidity(t *token, now time.Time) string {
 // localTokenCreate makes a token in the database of the server on this machine,
 // without asking the server: dir is its data directory, database its --database
 // URL (empty for the embedded one).
-var localTokenCreate = func(ctx context.Context, dir, database string, in api.CreateToken) (api.NewToken, error) {
-	return api.NewToken{}, errors.New("this program holds no server; leave out --data and ask the server")
-}
+var localTokenCreate = createLocalToken
 
 func newToken(a *app) *cobra.Command {
 	return group("token", "Create, list and revoke tokens",

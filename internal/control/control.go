@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"github.com/outcrop-cloud/outcrop/internal/compute"
@@ -48,6 +49,8 @@ type Control struct {
 	keys  *tokenKeys
 	used  *lastUsed
 	cons  *consoles
+	obs   *observations
+	nodes atomic.Int64 // how many are known; only a single-node install asks
 	since time.Time // when this server began to listen; see Liveness.Status
 	place *nudge
 }
@@ -81,7 +84,7 @@ func New(o Options) (*Control, error) {
 	}
 	return &Control{
 		o: o, db: o.DB, log: o.Log, now: o.Now, hub: newHub(), keys: keys,
-		used: newLastUsed(), cons: newConsoles(), since: o.Now(), place: newNudge(),
+		used: newLastUsed(), cons: newConsoles(), obs: newObservations(), since: o.Now(), place: newNudge(),
 	}, nil
 }
 

@@ -1,0 +1,79 @@
+package control
+
+import (
+	"context"
+
+	"github.com/outcrop-cloud/outcrop/internal/api"
+	"github.com/outcrop-cloud/outcrop/internal/compute"
+	"github.com/outcrop-cloud/outcrop/internal/fault"
+	"github.com/outcrop-cloud/outcrop/internal/iam"
+	"github.com/outcrop-cloud/outcrop/internal/store"
+)
+
+// StartInstance boots a stopped instance, with the user-data that it has now.
+func (c *Control) StartInstance(ctx context.Context, who iam.Caller, project, id string) (api.Instance, error) {
+	return c.verb(ctx, who, iam.StartInstance, compute.VerbStart, project, id, func(tx *store.Tx, i *store.Instance) {
+		i.Start(tx.Now)
+		if i.NodeID == "" { // its launch failed before it found a node
+			i.State, i.Deadline = compute.StateCreating, tx.Now.Add(compute.CreateDeadline)
+			c.place.poke()
+		}
+	})
+}
+
+// StopInstance asks the guest to go down and pulls the plug at the deadline.
+func (c *Control) StopInstance(ctx context.Context, who iam.Caller, project, id string, in api.StopInstance) (api.Instance, error) {
+	patience, err := stopPatience(in.DeadlineSeconds)
+	if err != nil {
+		return api.Instance{}, err
+	}
+	return c.verb(ctx, who, iam.StopInstance, compute.VerbStop, project, id, func(tx *store.Tx, i *store.Instance) {
+		i.Stop(tx.Now, patience, in.Force)
+		if i.NodeID == "" { // never placed: nothing runs anywhere
+			i.Observe(compute.Observation{Phase: compute.PhaseStopped, Epoch: i.Epoch}, tx.Now)
+		}
+	})
+}
+
+// RebootInstance restarts a running instance; its user-data stays as it was.
+func (c *Control) RebootInstance(ctx context.Context, who iam.Caller, project, id string, in api.RebootInstance) (api.Instance, error) {
+	return c.verb(ctx, who, iam.RebootInstance, compute.VerbReboot, project, id, func(tx *store.Tx, i *store.Instance) {
+		i.Reboot(tx.Now, in.Force)
+	})
+}
+
+// TerminateInstance ends an instance for good, whatever state it is in. On an
+// unreachable node the intent is recorded, and what it holds is released when
+// the node is back (contract U-21).
+func (c *Control) TerminateInstance(ctx context.Context, who iam.Caller, project, id string) (api.Instance, error) {
+	return c.verb(ctx, who, iam.TerminateInstance, compute.VerbTerminate, project, id, func(tx *store.Tx, i *store.Instance) {
+		i.Terminate(tx.Now)
+	})
+}
+
+func (c *Control) verb(ctx context.Context, who iam.Caller, a iam.Action, v compute.Verb, project, id string, apply func(*store.Tx, *store.Instance)) (api.Instance, error) {
+	return c.change(ctx, who, a, project, id, func(tx *store.Tx, i *store.Instance) (string, error) {
+		switch compute.Judge(i.State, v) {
+		case compute.Accept:
+			apply(tx, i)
+			return string(v), nil
+		case compute.Done:
+			return "", nil
+		}
+		return "", invalidState(i, string(v), hints[v])
+	})
+}
+
+// invalidState says why a verb is refused and what would help.
+func invalidState(i *store.Instance, what, hint string) error {
+	if i.State.Transitional() && i.State != compute.StateTerminating {
+		hint = "wait until it has settled"
+	}
+	return fault.Coded(fault.Conflict, fault.InvalidState, "cannot %s the instance while it is %s; %s", what, i.State, hint)
+}
+
+var hints = map[compute.Verb]string{
+	compute.VerbStart:  "create a new one",
+	compute.VerbStop:   "there is nothing to stop",
+	compute.VerbReboot: "only a running one can reboot",
+}

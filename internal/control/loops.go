@@ -1,0 +1,141 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/outcrop-cloud/outcrop/internal/compute"
+	"github.com/outcrop-cloud/outcrop/internal/iam"
+	"github.com/outcrop-cloud/outcrop/internal/store"
+)
+
+// Run drives all background work of the compute API until ctx ends. This is the
+// list of what goes on in a server by itself:
+//
+//	placement   every 10 s and at every nudge: gives waiting instances a node
+//	deadlines   every 5 s: ends transitional states that took too long
+//	last used   every minute: writes when tokens were used
+//	forget      every 10 min: old answers, terminated instances, files without an image
+func (c *Control) Run(ctx context.Context) error {
+	if err := c.sweepImages(ctx, true); err != nil {
+		return err
+	}
+	if err := c.countNodes(ctx); err != nil {
+		return err
+	}
+	loops := []loop{
+		{"placement", 10 * time.Second, c.place, c.placeWaiting},
+		{"deadlines", 5 * time.Second, nil, c.expire},
+		{"last-used", time.Minute, nil, c.writeLastUsed},
+		{"forget", 10 * time.Minute, nil, c.forget},
+	}
+	done := make(chan struct{})
+	for _, l := range loops {
+		go func() {
+			defer func() { done <- struct{}{} }()
+			l.run(ctx, c)
+		}()
+	}
+	for range loops {
+		<-done
+	}
+	// The last word of every token that was used is still worth a write.
+	return c.writeLastUsed(context.WithoutCancel(ctx))
+}
+
+// loop runs once at once, then at every tick and nudge, one run at a time.
+type loop struct {
+	name  string
+	every time.Duration
+	nudge *nudge
+	once  func(context.Context) error
+}
+
+func (l loop) run(ctx context.Context, c *Control) {
+	tick := time.NewTicker(l.every)
+	defer tick.Stop()
+	var poked chan struct{}
+	if l.nudge != nil {
+		poked = l.nudge.c
+	}
+	for {
+		if err := l.once(ctx); err != nil && ctx.Err() == nil && !errors.Is(err, store.ErrClosed) {
+			c.log.ErrorContext(ctx, "loop failed; it runs again", "loop", l.name, "err", err)
+		}
+		select {
+		case <-tick.C:
+		case <-poked:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// expire ends transitional states whose deadline has passed. An instance on a
+// node that nobody hears of keeps its intent (contract U-21).
+func (c *Control) expire(ctx context.Context) error {
+	var overdue []store.Instance
+	alive := map[string]bool{"": true}
+	err := c.db.Read(ctx, func(tx *store.Tx) (err error) {
+		if overdue, err = tx.OverdueInstances(500); err != nil {
+			return err
+		}
+		for _, i := range overdue {
+			if _, known := alive[i.NodeID]; !known {
+				n, err := tx.Node(i.NodeID)
+				if err != nil && !errors.Is(err, store.ErrNotFound) {
+					return err
+				}
+				alive[i.NodeID] = err == nil && c.reachable(&n, tx.Now)
+			}
+		}
+		return nil
+	})
+	for _, i := range overdue {
+		if !alive[i.NodeID] {
+			continue
+		}
+		if _, cerr := c.change(ctx, iam.System, iam.UpdateInstance, i.ProjectID, i.ID, func(tx *store.Tx, i *store.Instance) (string, error) {
+			if i.Expire(tx.Now) {
+				return "deadline", nil
+			}
+			return "", nil
+		}); cerr != nil {
+			err = errors.Join(err, cerr)
+		}
+	}
+	return err
+}
+
+func (c *Control) reachable(n *compute.Node, now time.Time) bool {
+	status, _ := n.Liveness.Status(now, c.since, c.o.HeartbeatInterval)
+	return status != compute.LivenessUnreachable
+}
+
+func (c *Control) writeLastUsed(ctx context.Context) error {
+	used := c.used.take()
+	if len(used) == 0 {
+		return nil
+	}
+	return c.db.Write(ctx, func(tx *store.Tx) error { return tx.TouchTokens(used) })
+}
+
+func (c *Control) forget(ctx context.Context) error {
+	err := c.db.Write(ctx, func(tx *store.Tx) error {
+		if _, err := tx.ForgetAnswers(tx.Now.Add(-rememberFor)); err != nil {
+			return err
+		}
+		_, err := tx.PurgeTerminated(tx.Now.Add(-compute.TerminatedListed))
+		return err
+	})
+	return errors.Join(err, c.sweepImages(ctx, false))
+}
+
+func (c *Control) countNodes(ctx context.Context) error {
+	return c.db.Read(ctx, func(tx *store.Tx) error {
+		n, err := tx.CountNodes()
+		c.nodes.Store(n)
+		return err
+	})
+}

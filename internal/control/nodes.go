@@ -1,0 +1,308 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/outcrop-cloud/outcrop/internal/api"
+	"github.com/outcrop-cloud/outcrop/internal/compute"
+	"github.com/outcrop-cloud/outcrop/internal/fault"
+	"github.com/outcrop-cloud/outcrop/internal/iam"
+	"github.com/outcrop-cloud/outcrop/internal/store"
+)
+
+const nodeIDRule = "is 1-63 of A-Z a-z 0-9 . _ -, the first a letter or digit"
+
+// Heartbeat records what a node says and answers with its record after the
+// commit (contract N-01, N-05 to N-07). h has been validated as a shape.
+func (c *Control) Heartbeat(ctx context.Context, who iam.Caller, nodeID string, h *api.Heartbeat) (api.Node, error) {
+	if err := iam.Allow(who, iam.RecordHeartbeat, iam.Scope{NodeID: nodeID}); err != nil {
+		return api.Node{}, err
+	}
+	if !compute.ValidNodeID(nodeID) {
+		return api.Node{}, fault.InvalidFields([]fault.Field{{Path: "nodeId", Message: nodeIDRule}})
+	}
+	b := store.Beat{NodeID: nodeID, Facts: c.facts(h), BootID: h.BootID, First: c.o.FirstNode}
+	if err := boundClaims(who, &b.Facts); err != nil {
+		return api.Node{}, err
+	}
+	if h.Capacity.SampledAt != nil {
+		b.SampledAt = *h.Capacity.SampledAt
+	}
+	if err := c.db.Heartbeat(ctx, &b); err != nil {
+		return api.Node{}, err
+	}
+	if b.Registered {
+		c.log.InfoContext(ctx, "node registered", "node", nodeID, "role", h.Role)
+		c.nodes.Add(1)
+		c.place.poke()
+	}
+	n := *b.Node
+	n.Liveness = compute.Liveness{SeenAt: b.SeenAt, SampledAt: b.SampledAt, BootID: b.BootID}
+	return c.nodeView(&n, b.SeenAt), nil
+}
+
+// boundClaims refuses a heartbeat that claims a role or zone other than the
+// token's (contract N-01).
+func boundClaims(who iam.Caller, f *compute.NodeFacts) error {
+	if who.NodeRole != "" && who.NodeRole != string(f.Role) {
+		return fault.New(fault.Forbidden, "this token is for role %q, the heartbeat claims %q", who.NodeRole, f.Role)
+	}
+	if who.NodeZone != "" && who.NodeZone != f.AvailabilityZone {
+		return fault.New(fault.Forbidden, "this token is for zone %q, the heartbeat claims %q", who.NodeZone, f.AvailabilityZone)
+	}
+	return nil
+}
+
+func (c *Control) facts(h *api.Heartbeat) compute.NodeFacts {
+	k := &h.Capacity
+	f := compute.NodeFacts{
+		Hostname: h.Hostname, Role: compute.Role(h.Role), Region: h.Region, AvailabilityZone: h.AvailabilityZone, Architecture: h.Architecture,
+		Capabilities: h.Capabilities, MachineID: h.MachineID, WakeOnLanMAC: h.WakeOnLanMAC,
+		Capacity: compute.Capacity{
+			TotalVCPUs: k.TotalVCPUs, ReservedVCPUs: k.ReservedVCPUs, VCPUOvercommitRatio: orOne(k.VCPUOvercommitRatio), CommittedVCPUs: k.CommittedVCPUs,
+			TotalMemoryBytes: k.TotalMemoryBytes, ReservedMemoryBytes: k.ReservedMemoryBytes, MemoryOvercommitRatio: orOne(k.MemoryOvercommitRatio),
+			CommittedMemoryBytes: k.CommittedMemoryBytes, TotalDiskBytes: k.TotalDiskBytes, HasGPU: k.HasGPU, HasNestedVirt: k.HasNestedVirt,
+			HasSecureBoot: k.HasSecureBoot, HasTPM: k.HasTPM, Architecture: k.Architecture, KVMVersion: k.KVMVersion,
+		},
+	}
+	if f.Region == "" {
+		f.Region = c.o.Region
+	}
+	if f.AvailabilityZone == "" {
+		f.AvailabilityZone = c.o.Zone
+	}
+	return f
+}
+
+func orOne(r *float64) float64 {
+	if r == nil {
+		return 1
+	}
+	return *r
+}
+
+// GetNode answers one node.
+func (c *Control) GetNode(ctx context.Context, who iam.Caller, id string) (api.Node, error) {
+	if err := iam.Allow(who, iam.GetNode, iam.Scope{NodeID: id}); err != nil {
+		return api.Node{}, err
+	}
+	var n compute.Node
+	err := c.db.Read(ctx, func(tx *store.Tx) (err error) {
+		n, err = c.node(tx, id)
+		return err
+	})
+	return c.nodeView(&n, c.now()), err
+}
+
+// node reads a node with the install's own rules applied.
+func (c *Control) node(tx *store.Tx, id string) (compute.Node, error) {
+	n, err := tx.Node(id)
+	if err != nil {
+		return n, notFound(err, "there is no node %q; list them with: outcrop node list", id)
+	}
+	return n, nil
+}
+
+// ListNodes answers a page of nodes in id order.
+func (c *Control) ListNodes(ctx context.Context, who iam.Caller, p Page) (api.List[api.Node], error) {
+	out := api.List[api.Node]{Items: []api.Node{}}
+	if err := iam.Allow(who, iam.ListNodes, iam.Scope{}); err != nil {
+		return out, err
+	}
+	now := c.now()
+	err := c.db.Read(ctx, func(tx *store.Tx) error {
+		rows, err := tx.Nodes(p.Cursor, p.limit()+1)
+		for i := range rows[:min(len(rows), p.limit())] {
+			out.Items = append(out.Items, c.nodeView(&rows[i], now))
+		}
+		if len(rows) > p.limit() {
+			out.NextCursor = rows[p.limit()-1].ID
+		}
+		return err
+	})
+	return out, err
+}
+
+// UpdateNode changes what an operator wants of a node (contract N-08, N-09).
+func (c *Control) UpdateNode(ctx context.Context, who iam.Caller, id string, in api.PatchNode) (api.Node, error) {
+	if err := iam.Allow(who, iam.UpdateNode, iam.Scope{NodeID: id}); err != nil {
+		return api.Node{}, err
+	}
+	if err := validatePatch(in); err != nil {
+		return api.Node{}, err
+	}
+	var n compute.Node
+	err := c.db.Write(ctx, func(tx *store.Tx) (err error) {
+		if n, err = c.node(tx, id); err != nil {
+			return err
+		}
+		patchSpec(&n.Spec, in)
+		return tx.UpdateNode(&n)
+	})
+	c.place.poke() // there may be more room now
+	return c.nodeView(&n, c.now()), err
+}
+
+func validatePatch(in api.PatchNode) error {
+	var f []fault.Field
+	add := func(path, msg string) { f = append(f, fault.Field{Path: path, Message: msg}) }
+	count := func(path string, v api.Nullable[int64]) {
+		if v.Set && !v.Null && v.Value < 0 {
+			add(path, "must not be negative")
+		}
+	}
+	ratio := func(path string, v api.Nullable[float64]) {
+		if v.Set && !v.Null && v.Value <= 0 {
+			add(path, "must be above 0")
+		}
+	}
+	count("reservedVCPUs", in.ReservedVCPUs)
+	count("reservedMemoryBytes", in.ReservedMemoryBytes)
+	ratio("vcpuOvercommitRatio", in.VCPUOvercommitRatio)
+	ratio("memoryOvercommitRatio", in.MemoryOvercommitRatio)
+	for k, v := range in.DeclaredCapabilities {
+		if k == "" || len([]rune(k)) > MaxCapabilityKey {
+			add("declaredCapabilities", fmt.Sprintf("has a key that is empty or longer than %d characters", MaxCapabilityKey))
+		}
+		if v != nil && len([]rune(*v)) > MaxCapabilityValue {
+			add("declaredCapabilities."+k, fmt.Sprintf("is longer than %d characters", MaxCapabilityValue))
+		}
+	}
+	return fault.InvalidFields(f)
+}
+
+func patchSpec(s *compute.NodeSpec, in api.PatchNode) {
+	if in.DisplayName != nil {
+		s.DisplayName = *in.DisplayName
+	}
+	if in.ReservedVCPUs.Set {
+		s.ReservedVCPUs = in.ReservedVCPUs.Pointer()
+	}
+	if in.ReservedMemoryBytes.Set {
+		s.ReservedMemoryBytes = in.ReservedMemoryBytes.Pointer()
+	}
+	if in.VCPUOvercommitRatio.Set {
+		s.VCPUOvercommitRatio = in.VCPUOvercommitRatio.Pointer()
+	}
+	if in.MemoryOvercommitRatio.Set {
+		s.MemoryOvercommitRatio = in.MemoryOvercommitRatio.Pointer()
+	}
+	if len(in.DeclaredCapabilities) == 0 {
+		return
+	}
+	declared := maps.Clone(s.DeclaredCapabilities)
+	if declared == nil {
+		declared = map[string]string{}
+	}
+	for k, v := range in.DeclaredCapabilities {
+		if v == nil {
+			delete(declared, k)
+		} else {
+			declared[k] = *v
+		}
+	}
+	s.DeclaredCapabilities = declared
+}
+
+// DeleteNode forgets a node that holds nothing, and ends its tokens.
+func (c *Control) DeleteNode(ctx context.Context, who iam.Caller, id string) error {
+	if err := iam.Allow(who, iam.DeleteNode, iam.Scope{NodeID: id}); err != nil {
+		return err
+	}
+	err := c.db.Write(ctx, func(tx *store.Tx) error {
+		placed, err := tx.InstancesOn(id)
+		if err != nil {
+			return err
+		}
+		if len(placed) > 0 {
+			return fault.Coded(fault.Conflict, fault.NodeInUse, "%d instances are placed on node %q, the first is %s; terminate them first", len(placed), id, placed[0].ID)
+		}
+		if err := tx.RevokeNodeTokens(id); err != nil {
+			return err
+		}
+		return notFound(tx.DeleteNode(id), "there is no node %q; list them with: outcrop node list", id)
+	})
+	if err == nil {
+		c.nodes.Add(-1)
+		c.obs.forget(id)
+		c.hub.nudge(id)
+	}
+	return err
+}
+
+// Bounds of the capabilities of a heartbeat (contract N-02), in characters.
+const (
+	MaxCapabilities    = 512
+	MaxCapabilityKey   = 253
+	MaxCapabilityValue = 1024
+)
+
+// nodeView renders a node for the wire. What is derived is derived here, on
+// every read.
+func (c *Control) nodeView(n *compute.Node, now time.Time) api.Node {
+	n.Spec.Computed = c.computed()
+	r, source := n.Reservation()
+	room := n.Committable()
+	k := &n.Facts.Capacity
+	v := api.Node{
+		ID: n.ID, DisplayName: n.Spec.DisplayName, Hostname: n.Facts.Hostname, Role: string(n.Facts.Role), Region: n.Facts.Region,
+		AvailabilityZone: n.Facts.AvailabilityZone, Architecture: n.Facts.Architecture, State: string(n.State),
+		Capacity: api.HeartbeatCapacity{
+			TotalVCPUs: k.TotalVCPUs, ReservedVCPUs: k.ReservedVCPUs, VCPUOvercommitRatio: &k.VCPUOvercommitRatio, CommittedVCPUs: k.CommittedVCPUs,
+			TotalMemoryBytes: k.TotalMemoryBytes, ReservedMemoryBytes: k.ReservedMemoryBytes, MemoryOvercommitRatio: &k.MemoryOvercommitRatio,
+			CommittedMemoryBytes: k.CommittedMemoryBytes, TotalDiskBytes: k.TotalDiskBytes, HasGPU: k.HasGPU, HasNestedVirt: k.HasNestedVirt,
+			HasSecureBoot: k.HasSecureBoot, HasTPM: k.HasTPM, Architecture: k.Architecture, KVMVersion: k.KVMVersion,
+			SampledAt: optional(n.Liveness.SampledAt),
+		},
+		ReservedVCPUs: r.VCPUs, ReservedMemoryBytes: r.MemoryBytes, ReservationSource: string(source),
+		CommittableVCPUs: room.VCPUs, CommittableMemoryBytes: room.MemoryBytes,
+		CommittedVCPUs: n.Used.VCPUs, CommittedMemoryBytes: n.Used.MemoryBytes,
+		DetectedCapabilities: n.Facts.Capabilities, DeclaredCapabilities: n.Spec.DeclaredCapabilities,
+		HeartbeatIntervalSeconds: int64(c.o.HeartbeatInterval / time.Second),
+		LastSeenAt:               n.Liveness.SeenAt, CreatedAt: n.CreatedAt,
+	}
+	v.VCPUOvercommitRatio, v.MemoryOvercommitRatio = n.Ratios()
+	v.Capabilities, _ = n.Labels()
+	v.Liveness = c.liveness(n, now)
+	v.Findings = c.findings(n, &v, now)
+	return v
+}
+
+func (c *Control) liveness(n *compute.Node, now time.Time) api.NodeLiveness {
+	status, since := n.Liveness.Status(now, c.since, c.o.HeartbeatInterval)
+	l := api.NodeLiveness{Status: string(status), Since: since}
+	switch status {
+	case compute.LivenessSuspect:
+		l.Reason = "the last heartbeat is late"
+	case compute.LivenessUnreachable:
+		l.Reason = fmt.Sprintf("no heartbeat for %s; look at the node and its network, and at: journalctl -u outcrop-node", now.Sub(n.Liveness.SeenAt).Round(time.Second))
+	}
+	if !n.Liveness.SampledAt.IsZero() {
+		skew := n.Liveness.SampledAt.Sub(n.Liveness.SeenAt).Milliseconds()
+		l.ClockSkewMS = &skew
+	}
+	return l
+}
+
+// maxSkew is how far a node's clock may be off before that is a finding.
+const maxSkew = 30 * time.Second
+
+// findings are what an operator should know about a node: what its agent found,
+// and what the platform sees.
+func (c *Control) findings(n *compute.Node, v *api.Node, now time.Time) []api.Finding {
+	out := c.obs.findings(n.ID)
+	if s := v.Liveness.ClockSkewMS; s != nil && time.Duration(max(*s, -*s))*time.Millisecond > maxSkew {
+		out = append(out, api.Finding{Code: "ClockSkew", Message: fmt.Sprintf(
+			"the node's clock is %s off; liveness does not depend on it, certificates do: set it by NTP", (time.Duration(*s) * time.Millisecond).Round(time.Second))})
+	}
+	if v.ReservedVCPUs > n.Facts.Capacity.TotalVCPUs || v.ReservedMemoryBytes > n.Facts.Capacity.TotalMemoryBytes {
+		out = append(out, api.Finding{Code: "ReservationAboveTotal", Message: "the reservation is larger than the node, so nothing fits; lower it with: outcrop node update"})
+	}
+	if n.Used.VCPUs > v.CommittableVCPUs || n.Used.MemoryBytes > v.CommittableMemoryBytes {
+		out = append(out, api.Finding{Code: "OverCommitted", Message: "more is committed than may be; what runs goes on, nothing new is placed until it is less"})
+	}
+	return out
+}

@@ -1,0 +1,262 @@
+package server
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/outcrop-cloud/outcrop/internal/api"
+	"github.com/outcrop-cloud/outcrop/internal/control"
+	"github.com/outcrop-cloud/outcrop/internal/iam"
+)
+
+// What paths and queries carry.
+type (
+	nothing struct{}
+	idemKey struct {
+		Key string `header:"Idempotency-Key" doc:"Makes the create safe to send again: the same key with the same body answers the first answer, for 24 hours."`
+	}
+	pageQuery struct {
+		Limit  int    `query:"limit" minimum:"1" maximum:"1000" default:"100"`
+		Cursor string `query:"cursor" doc:"nextCursor of the page before."`
+	}
+	nodePath struct {
+		Node string `path:"nodeId"`
+	}
+	projectPath struct {
+		Project string `path:"projectId"`
+	}
+	tokenPath struct {
+		Token string `path:"tokenId"`
+	}
+	instancePath struct {
+		projectPath
+		Instance string `path:"instanceId"`
+	}
+	imagePath struct {
+		projectPath
+		Image string `path:"imageId"`
+	}
+)
+
+func (q pageQuery) page() control.Page { return control.Page{Limit: q.Limit, Cursor: q.Cursor} }
+
+// computeRoutes is the compute API as a table: path, action, verb. Routes whose
+// bodies are not JSON, and the hot one, stand in raw.go.
+func (s *Server) computeRoutes() {
+	c := s.control
+	schemas.Schema(typeOf[api.ImageInUse](), true, "ImageInUse")
+
+	handle(s, op("GET", "/v1/whoami", iam.WhoAmI, 200, "Who this token stands for"),
+		func(ctx context.Context, who iam.Caller, _ *nothing) (api.Caller, error) { return c.WhoAmI(ctx, who) })
+
+	handle(s, op("POST", "/v1/tokens", iam.CreateToken, 201, "Make a token; its secret is shown once"),
+		func(ctx context.Context, who iam.Caller, in *struct{ Body api.CreateToken }) (api.NewToken, error) {
+			return c.CreateToken(ctx, who, in.Body)
+		})
+	handle(s, op("GET", "/v1/tokens", iam.ListTokens, 200, "List tokens, oldest first"),
+		func(ctx context.Context, who iam.Caller, in *pageQuery) (api.List[api.Token], error) {
+			return c.ListTokens(ctx, who, in.page())
+		})
+	handleNone(s, op("DELETE", "/v1/tokens/{tokenId}", iam.RevokeToken, 204, "Revoke a token at once"),
+		func(ctx context.Context, who iam.Caller, in *tokenPath) error {
+			return c.RevokeToken(ctx, who, in.Token)
+		})
+
+	handle(s, op("POST", "/v1/projects", iam.CreateProject, 201, "Make a project"),
+		func(ctx context.Context, who iam.Caller, in *struct {
+			idemKey
+			Body api.CreateProject
+		}) (api.Project, error) {
+			return c.CreateProject(ctx, who, in.Body, in.Key)
+		})
+	handle(s, op("GET", "/v1/projects", iam.ListProjects, 200, "List projects"),
+		func(ctx context.Context, who iam.Caller, in *pageQuery) (api.List[api.Project], error) {
+			return c.ListProjects(ctx, who, in.page())
+		})
+	handleNone(s, op("DELETE", "/v1/projects/{projectId}", iam.DeleteProject, 204, "Delete an empty project"),
+		func(ctx context.Context, who iam.Caller, in *projectPath) error {
+			return c.DeleteProject(ctx, who, in.Project)
+		})
+
+	s.nodeRoutes(c)
+	s.instanceRoutes(c)
+	s.imageRoutes(c)
+}
+
+func (s *Server) nodeRoutes(c *control.Control) {
+	handle(s, op("GET", "/v1/compute/nodes", iam.ListNodes, 200, "List nodes"),
+		func(ctx context.Context, who iam.Caller, in *pageQuery) (api.List[api.Node], error) {
+			return c.ListNodes(ctx, who, in.page())
+		})
+	handle(s, op("GET", "/v1/compute/nodes/{nodeId}", iam.GetNode, 200, "Get a node"),
+		func(ctx context.Context, who iam.Caller, in *nodePath) (api.Node, error) {
+			return c.GetNode(ctx, who, in.Node)
+		})
+	handle(s, op("PATCH", "/v1/compute/nodes/{nodeId}", iam.UpdateNode, 200, "Set the display name, reservation, ratios or declared labels of a node"),
+		func(ctx context.Context, who iam.Caller, in *struct {
+			nodePath
+			Body api.PatchNode
+		}) (api.Node, error) {
+			return c.UpdateNode(ctx, who, in.Node, in.Body)
+		})
+	handleNone(s, op("DELETE", "/v1/compute/nodes/{nodeId}", iam.DeleteNode, 204, "Forget a node that holds nothing; its tokens end"),
+		func(ctx context.Context, who iam.Caller, in *nodePath) error { return c.DeleteNode(ctx, who, in.Node) })
+	handle(s, op("POST", "/v1/compute/nodes/{nodeId}/sync", iam.SyncNode, 200, "Report what a node observes and take what it is to do (agent-only)"),
+		func(ctx context.Context, who iam.Caller, in *struct {
+			nodePath
+			Body api.SyncRequest
+		}) (api.SyncResponse, error) {
+			return c.Sync(ctx, who, in.Node, &in.Body, s.stopping)
+		})
+	s.heartbeatRoute()
+	s.nodeFileRoutes()
+}
+
+func (s *Server) instanceRoutes(c *control.Control) {
+	const all, one = "/v1/projects/{projectId}/compute/instances", "/v1/projects/{projectId}/compute/instances/{instanceId}"
+	handle(s, op("GET", "/v1/compute/instance-types", iam.ListInstanceTypes, 200, "List instance types"),
+		func(ctx context.Context, who iam.Caller, _ *nothing) (api.List[api.InstanceType], error) {
+			return c.ListInstanceTypes(ctx, who)
+		})
+	handle(s, op("POST", all, iam.CreateInstance, 202, "Launch an instance; answers at once with its id"),
+		func(ctx context.Context, who iam.Caller, in *struct {
+			projectPath
+			idemKey
+			Body api.CreateInstance
+		}) (api.Instance, error) {
+			return c.CreateInstance(ctx, who, in.Project, in.Body, in.Key)
+		})
+	handle(s, op("GET", all, iam.ListInstances, 200, "List a project's instances, oldest first"),
+		func(ctx context.Context, who iam.Caller, in *struct {
+			projectPath
+			pageQuery
+		}) (api.List[api.Instance], error) {
+			return c.ListInstances(ctx, who, in.Project, in.page())
+		})
+	handle(s, op("GET", one, iam.GetInstance, 200, "Get an instance"),
+		func(ctx context.Context, who iam.Caller, in *instancePath) (api.Instance, error) {
+			return c.GetInstance(ctx, who, in.Project, in.Instance)
+		})
+	handle(s, op("PATCH", one, iam.UpdateInstance, 200, "Change the name or tags of an instance"),
+		func(ctx context.Context, who iam.Caller, in *struct {
+			instancePath
+			Body api.PatchInstance
+		}) (api.Instance, error) {
+			return c.UpdateInstance(ctx, who, in.Project, in.Instance, in.Body)
+		})
+	handle(s, op("DELETE", one, iam.TerminateInstance, 202, "Terminate an instance, whatever its state"),
+		func(ctx context.Context, who iam.Caller, in *instancePath) (api.Instance, error) {
+			return c.TerminateInstance(ctx, who, in.Project, in.Instance)
+		})
+	handle(s, op("POST", one+"/start", iam.StartInstance, 202, "Start a stopped instance"),
+		func(ctx context.Context, who iam.Caller, in *instancePath) (api.Instance, error) {
+			return c.StartInstance(ctx, who, in.Project, in.Instance)
+		})
+	handle(s, op("POST", one+"/stop", iam.StopInstance, 202, "Stop an instance: ask the guest, at the deadline pull the plug"),
+		func(ctx context.Context, who iam.Caller, in *struct {
+			instancePath
+			Body *api.StopInstance
+		}) (api.Instance, error) {
+			return c.StopInstance(ctx, who, in.Project, in.Instance, value(in.Body))
+		})
+	handle(s, op("POST", one+"/reboot", iam.RebootInstance, 202, "Reboot a running instance"),
+		func(ctx context.Context, who iam.Caller, in *struct {
+			instancePath
+			Body *api.RebootInstance
+		}) (api.Instance, error) {
+			return c.RebootInstance(ctx, who, in.Project, in.Instance, value(in.Body))
+		})
+	handle(s, op("GET", one+"/console", iam.GetConsole, 200, "Get the end of the serial console"),
+		func(ctx context.Context, who iam.Caller, in *instancePath) (api.Console, error) {
+			return c.GetConsole(ctx, who, in.Project, in.Instance)
+		})
+	handle(s, op("GET", one+"/events", iam.ListEvents, 200, "List what happened to an instance, oldest first"),
+		func(ctx context.Context, who iam.Caller, in *struct {
+			instancePath
+			pageQuery
+		}) (api.List[api.Event], error) {
+			return c.ListEvents(ctx, who, in.Project, in.Instance, in.page())
+		})
+	handle(s, op("DELETE", one+"/user-data", iam.DeleteUserData, 200, "Clear the user-data of a stopped instance"),
+		func(ctx context.Context, who iam.Caller, in *instancePath) (api.Instance, error) {
+			return c.DeleteUserData(ctx, who, in.Project, in.Instance)
+		})
+	s.userDataRoute()
+}
+
+func (s *Server) imageRoutes(c *control.Control) {
+	const all, one = "/v1/projects/{projectId}/compute/images", "/v1/projects/{projectId}/compute/images/{imageId}"
+	handle(s, op("GET", all, iam.ListImages, 200, "List the images that a project can see, oldest first"),
+		func(ctx context.Context, who iam.Caller, in *struct {
+			projectPath
+			pageQuery
+		}) (api.List[api.Image], error) {
+			return c.ListImages(ctx, who, in.Project, in.page())
+		})
+	handle(s, op("GET", one, iam.GetImage, 200, "Get an image"),
+		func(ctx context.Context, who iam.Caller, in *imagePath) (api.Image, error) {
+			return c.GetImage(ctx, who, in.Project, in.Image)
+		})
+	handleNone(s, op("DELETE", one, iam.DeleteImage, 204, "Delete an image that no instance stands on"),
+		func(ctx context.Context, who iam.Caller, in *imagePath) error {
+			return c.DeleteImage(ctx, who, in.Project, in.Image)
+		})
+	s.imageImportRoute()
+}
+
+func value[T any](p *T) T {
+	if p == nil {
+		var zero T
+		return zero
+	}
+	return *p
+}
+
+// handle registers a verb that answers JSON.
+func handle[I, O any](s *Server, o huma.Operation, verb func(context.Context, iam.Caller, *I) (O, error)) {
+	type output struct{ Body O }
+	s.register(&o)
+	huma.Register(s.api, o, func(ctx context.Context, in *I) (*output, error) {
+		out, err := verb(ctx, callerOf(ctx), in)
+		if err != nil {
+			return nil, refuse(ctx, s.log, err)
+		}
+		return &output{out}, nil
+	})
+}
+
+// handleNone registers a verb that answers nothing.
+func handleNone[I any](s *Server, o huma.Operation, verb func(context.Context, iam.Caller, *I) error) {
+	s.register(&o)
+	huma.Register(s.api, o, func(ctx context.Context, in *I) (*struct{}, error) {
+		if err := verb(ctx, callerOf(ctx), in); err != nil {
+			return nil, refuse(ctx, s.log, err)
+		}
+		return nil, nil
+	})
+}
+
+// raw registers a handler of its own, with its operation in the document.
+func (s *Server) raw(o huma.Operation, h func(http.ResponseWriter, *http.Request) error) {
+	s.register(&o)
+	s.api.OpenAPI().AddOperation(&o)
+	a := iam.Action(o.Metadata[metaAction].(string))
+	s.mux.HandleFunc(o.Method+" "+o.Path, func(w http.ResponseWriter, r *http.Request) {
+		authorized, err := s.authorize(r, a)
+		if err == nil {
+			err = h(w, authorized)
+		}
+		if err != nil {
+			s.refuse(w, r, err)
+		}
+	})
+}
+
+func (s *Server) register(o *huma.Operation) {
+	a := o.Metadata[metaAction].(string)
+	s.routes = append(s.routes, Route{o.Method, o.Path, a})
+	o.Middlewares = huma.Middlewares{s.authorized(iam.Action(a))}
+	addErrors(o)
+}
