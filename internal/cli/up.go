@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -131,13 +130,7 @@ func nodeName() string {
 // installReservation chooses a smaller reservation where the computed one would
 // leave less than half of the machine, and says so (contract N-09).
 func installReservation(f detect.Facts) (spec compute.NodeSpec, note string) {
-	vcpus, memory := int64(runtime.NumCPU()), int64(0)
-	if f.VCPUs != nil {
-		vcpus = *f.VCPUs
-	}
-	if f.MemoryBytes != nil {
-		memory = *f.MemoryBytes
-	}
+	vcpus, memory := f.VCPUs, f.MemoryBytes
 	computed := compute.ComputedReservation(vcpus, memory)
 	if memory == 0 || !computed.LeavesTooLittle(vcpus, memory) {
 		return spec, ""

@@ -51,7 +51,7 @@ type Control struct {
 	cons  *consoles
 	obs   *observations
 	nodes atomic.Int64 // how many are known; only a single-node install asks
-	since time.Time // when this server began to listen; see Liveness.Status
+	since time.Time    // when this server began to listen; see Liveness.Status
 	place *nudge
 }
 

@@ -170,7 +170,7 @@ type observations struct {
 }
 
 type observedNode struct {
-	last     map[string]api.ObservedInstance
+	last  map[string]api.ObservedInstance
 	found []api.Finding
 }
 
