@@ -83,6 +83,9 @@ func field(ctx huma.Context, err error) fault.Field {
 	detail := d.ErrorDetail()
 	where, path, _ := strings.Cut(detail.Location, ".")
 	f := fault.Field{Path: path, Message: detail.Message}
+	if name, ok := missingProperty(detail.Message); ok {
+		return fault.Field{Path: strings.TrimPrefix(path+"."+name, "."), Message: "is needed"}
+	}
 	if where != "body" || ctx == nil || detail.Message != "unexpected property" {
 		return f
 	}
@@ -91,6 +94,16 @@ func field(ctx huma.Context, err error) fault.Field {
 		f.Message += "; did you mean " + near + "?"
 	}
 	return f
+}
+
+// missingProperty finds the name in the library's word on a required property,
+// whose location is the object that lacks it.
+func missingProperty(message string) (name string, ok bool) {
+	name, ok = strings.CutPrefix(message, "expected required property ")
+	if !ok {
+		return "", false
+	}
+	return strings.CutSuffix(name, " to be present")
 }
 
 func lastSegment(path string) string { return path[strings.LastIndexByte(path, '.')+1:] }

@@ -64,13 +64,14 @@ type dialect struct {
 	goose     goose.Dialect
 	begin     string
 	beatChunk int // rows of one statement; see beat.go
+	hostChunk int // likewise; see hostbeat.go
 }
 
 var (
 	// SQLite's driver looks up each numbered parameter among all, so that long
 	// statements cost their length squared.
-	sqlite   = dialect{"sqlite", "sqlite", goose.DialectSQLite3, "BEGIN IMMEDIATE", 16}
-	postgres = dialect{"postgres", "pgx", goose.DialectPostgres, "BEGIN", 256}
+	sqlite   = dialect{"sqlite", "sqlite", goose.DialectSQLite3, "BEGIN IMMEDIATE", 16, 4}
+	postgres = dialect{"postgres", "pgx", goose.DialectPostgres, "BEGIN", 256, 64}
 )
 
 // Open opens the database, brings its schema up to this binary's and starts the
@@ -85,6 +86,9 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 	if o.Reads == 0 {
 		o.Reads = 8
 	}
+	clock := o.Now
+	// What is answered before it was stored must equal what is read later.
+	o.Now = func() time.Time { return clock().UTC().Truncate(time.Microsecond) }
 	d, writeDSN, readDSN, err := resolve(o)
 	if err != nil {
 		return nil, err
