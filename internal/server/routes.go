@@ -11,36 +11,37 @@ import (
 	"github.com/outcrop-cloud/outcrop/internal/iam"
 )
 
-// What paths and queries carry.
+// What paths and queries carry. Exported, because huma fills embedded structs only
+// then.
 type (
-	nothing struct{}
-	idemKey struct {
+	nothing        struct{}
+	IdempotencyKey struct {
 		Key string `header:"Idempotency-Key" doc:"Makes the create safe to send again: the same key with the same body answers the first answer, for 24 hours."`
 	}
-	pageQuery struct {
+	PageQuery struct {
 		Limit  int    `query:"limit" minimum:"1" maximum:"1000" default:"100"`
 		Cursor string `query:"cursor" doc:"nextCursor of the page before."`
 	}
-	nodePath struct {
+	NodePath struct {
 		Node string `path:"nodeId"`
 	}
-	projectPath struct {
+	ProjectPath struct {
 		Project string `path:"projectId"`
 	}
-	tokenPath struct {
+	TokenPath struct {
 		Token string `path:"tokenId"`
 	}
-	instancePath struct {
-		projectPath
+	InstancePath struct {
+		ProjectPath
 		Instance string `path:"instanceId"`
 	}
-	imagePath struct {
-		projectPath
+	ImagePath struct {
+		ProjectPath
 		Image string `path:"imageId"`
 	}
 )
 
-func (q pageQuery) page() control.Page { return control.Page{Limit: q.Limit, Cursor: q.Cursor} }
+func (q PageQuery) page() control.Page { return control.Page{Limit: q.Limit, Cursor: q.Cursor} }
 
 // computeRoutes is the compute API as a table: path, action, verb. Routes whose
 // bodies are not JSON, and the hot one, stand in raw.go.
@@ -56,27 +57,27 @@ func (s *Server) computeRoutes() {
 			return c.CreateToken(ctx, who, in.Body)
 		})
 	handle(s, op("GET", "/v1/tokens", iam.ListTokens, 200, "List tokens, oldest first"),
-		func(ctx context.Context, who iam.Caller, in *pageQuery) (api.List[api.Token], error) {
+		func(ctx context.Context, who iam.Caller, in *PageQuery) (api.List[api.Token], error) {
 			return c.ListTokens(ctx, who, in.page())
 		})
 	handleNone(s, op("DELETE", "/v1/tokens/{tokenId}", iam.RevokeToken, 204, "Revoke a token at once"),
-		func(ctx context.Context, who iam.Caller, in *tokenPath) error {
+		func(ctx context.Context, who iam.Caller, in *TokenPath) error {
 			return c.RevokeToken(ctx, who, in.Token)
 		})
 
 	handle(s, op("POST", "/v1/projects", iam.CreateProject, 201, "Make a project"),
 		func(ctx context.Context, who iam.Caller, in *struct {
-			idemKey
+			IdempotencyKey
 			Body api.CreateProject
 		}) (api.Project, error) {
 			return c.CreateProject(ctx, who, in.Body, in.Key)
 		})
 	handle(s, op("GET", "/v1/projects", iam.ListProjects, 200, "List projects"),
-		func(ctx context.Context, who iam.Caller, in *pageQuery) (api.List[api.Project], error) {
+		func(ctx context.Context, who iam.Caller, in *PageQuery) (api.List[api.Project], error) {
 			return c.ListProjects(ctx, who, in.page())
 		})
 	handleNone(s, op("DELETE", "/v1/projects/{projectId}", iam.DeleteProject, 204, "Delete an empty project"),
-		func(ctx context.Context, who iam.Caller, in *projectPath) error {
+		func(ctx context.Context, who iam.Caller, in *ProjectPath) error {
 			return c.DeleteProject(ctx, who, in.Project)
 		})
 
@@ -87,25 +88,25 @@ func (s *Server) computeRoutes() {
 
 func (s *Server) nodeRoutes(c *control.Control) {
 	handle(s, op("GET", "/v1/compute/nodes", iam.ListNodes, 200, "List nodes"),
-		func(ctx context.Context, who iam.Caller, in *pageQuery) (api.List[api.Node], error) {
+		func(ctx context.Context, who iam.Caller, in *PageQuery) (api.List[api.Node], error) {
 			return c.ListNodes(ctx, who, in.page())
 		})
 	handle(s, op("GET", "/v1/compute/nodes/{nodeId}", iam.GetNode, 200, "Get a node"),
-		func(ctx context.Context, who iam.Caller, in *nodePath) (api.Node, error) {
+		func(ctx context.Context, who iam.Caller, in *NodePath) (api.Node, error) {
 			return c.GetNode(ctx, who, in.Node)
 		})
 	handle(s, op("PATCH", "/v1/compute/nodes/{nodeId}", iam.UpdateNode, 200, "Set the display name, reservation, ratios or declared labels of a node"),
 		func(ctx context.Context, who iam.Caller, in *struct {
-			nodePath
+			NodePath
 			Body api.PatchNode
 		}) (api.Node, error) {
 			return c.UpdateNode(ctx, who, in.Node, in.Body)
 		})
 	handleNone(s, op("DELETE", "/v1/compute/nodes/{nodeId}", iam.DeleteNode, 204, "Forget a node that holds nothing; its tokens end"),
-		func(ctx context.Context, who iam.Caller, in *nodePath) error { return c.DeleteNode(ctx, who, in.Node) })
+		func(ctx context.Context, who iam.Caller, in *NodePath) error { return c.DeleteNode(ctx, who, in.Node) })
 	handle(s, op("POST", "/v1/compute/nodes/{nodeId}/sync", iam.SyncNode, 200, "Report what a node observes and take what it is to do (agent-only)"),
 		func(ctx context.Context, who iam.Caller, in *struct {
-			nodePath
+			NodePath
 			Body api.SyncRequest
 		}) (api.SyncResponse, error) {
 			return c.Sync(ctx, who, in.Node, &in.Body, s.stopping)
@@ -122,65 +123,65 @@ func (s *Server) instanceRoutes(c *control.Control) {
 		})
 	handle(s, op("POST", all, iam.CreateInstance, 202, "Launch an instance; answers at once with its id"),
 		func(ctx context.Context, who iam.Caller, in *struct {
-			projectPath
-			idemKey
+			ProjectPath
+			IdempotencyKey
 			Body api.CreateInstance
 		}) (api.Instance, error) {
 			return c.CreateInstance(ctx, who, in.Project, in.Body, in.Key)
 		})
 	handle(s, op("GET", all, iam.ListInstances, 200, "List a project's instances, oldest first"),
 		func(ctx context.Context, who iam.Caller, in *struct {
-			projectPath
-			pageQuery
+			ProjectPath
+			PageQuery
 		}) (api.List[api.Instance], error) {
 			return c.ListInstances(ctx, who, in.Project, in.page())
 		})
 	handle(s, op("GET", one, iam.GetInstance, 200, "Get an instance"),
-		func(ctx context.Context, who iam.Caller, in *instancePath) (api.Instance, error) {
+		func(ctx context.Context, who iam.Caller, in *InstancePath) (api.Instance, error) {
 			return c.GetInstance(ctx, who, in.Project, in.Instance)
 		})
 	handle(s, op("PATCH", one, iam.UpdateInstance, 200, "Change the name or tags of an instance"),
 		func(ctx context.Context, who iam.Caller, in *struct {
-			instancePath
+			InstancePath
 			Body api.PatchInstance
 		}) (api.Instance, error) {
 			return c.UpdateInstance(ctx, who, in.Project, in.Instance, in.Body)
 		})
 	handle(s, op("DELETE", one, iam.TerminateInstance, 202, "Terminate an instance, whatever its state"),
-		func(ctx context.Context, who iam.Caller, in *instancePath) (api.Instance, error) {
+		func(ctx context.Context, who iam.Caller, in *InstancePath) (api.Instance, error) {
 			return c.TerminateInstance(ctx, who, in.Project, in.Instance)
 		})
 	handle(s, op("POST", one+"/start", iam.StartInstance, 202, "Start a stopped instance"),
-		func(ctx context.Context, who iam.Caller, in *instancePath) (api.Instance, error) {
+		func(ctx context.Context, who iam.Caller, in *InstancePath) (api.Instance, error) {
 			return c.StartInstance(ctx, who, in.Project, in.Instance)
 		})
 	handle(s, op("POST", one+"/stop", iam.StopInstance, 202, "Stop an instance: ask the guest, at the deadline pull the plug"),
 		func(ctx context.Context, who iam.Caller, in *struct {
-			instancePath
+			InstancePath
 			Body *api.StopInstance
 		}) (api.Instance, error) {
 			return c.StopInstance(ctx, who, in.Project, in.Instance, value(in.Body))
 		})
 	handle(s, op("POST", one+"/reboot", iam.RebootInstance, 202, "Reboot a running instance"),
 		func(ctx context.Context, who iam.Caller, in *struct {
-			instancePath
+			InstancePath
 			Body *api.RebootInstance
 		}) (api.Instance, error) {
 			return c.RebootInstance(ctx, who, in.Project, in.Instance, value(in.Body))
 		})
 	handle(s, op("GET", one+"/console", iam.GetConsole, 200, "Get the end of the serial console"),
-		func(ctx context.Context, who iam.Caller, in *instancePath) (api.Console, error) {
+		func(ctx context.Context, who iam.Caller, in *InstancePath) (api.Console, error) {
 			return c.GetConsole(ctx, who, in.Project, in.Instance)
 		})
 	handle(s, op("GET", one+"/events", iam.ListEvents, 200, "List what happened to an instance, oldest first"),
 		func(ctx context.Context, who iam.Caller, in *struct {
-			instancePath
-			pageQuery
+			InstancePath
+			PageQuery
 		}) (api.List[api.Event], error) {
 			return c.ListEvents(ctx, who, in.Project, in.Instance, in.page())
 		})
 	handle(s, op("DELETE", one+"/user-data", iam.DeleteUserData, 200, "Clear the user-data of a stopped instance"),
-		func(ctx context.Context, who iam.Caller, in *instancePath) (api.Instance, error) {
+		func(ctx context.Context, who iam.Caller, in *InstancePath) (api.Instance, error) {
 			return c.DeleteUserData(ctx, who, in.Project, in.Instance)
 		})
 	s.userDataRoute()
@@ -190,17 +191,17 @@ func (s *Server) imageRoutes(c *control.Control) {
 	const all, one = "/v1/projects/{projectId}/compute/images", "/v1/projects/{projectId}/compute/images/{imageId}"
 	handle(s, op("GET", all, iam.ListImages, 200, "List the images that a project can see, oldest first"),
 		func(ctx context.Context, who iam.Caller, in *struct {
-			projectPath
-			pageQuery
+			ProjectPath
+			PageQuery
 		}) (api.List[api.Image], error) {
 			return c.ListImages(ctx, who, in.Project, in.page())
 		})
 	handle(s, op("GET", one, iam.GetImage, 200, "Get an image"),
-		func(ctx context.Context, who iam.Caller, in *imagePath) (api.Image, error) {
+		func(ctx context.Context, who iam.Caller, in *ImagePath) (api.Image, error) {
 			return c.GetImage(ctx, who, in.Project, in.Image)
 		})
 	handleNone(s, op("DELETE", one, iam.DeleteImage, 204, "Delete an image that no instance stands on"),
-		func(ctx context.Context, who iam.Caller, in *imagePath) error {
+		func(ctx context.Context, who iam.Caller, in *ImagePath) error {
 			return c.DeleteImage(ctx, who, in.Project, in.Image)
 		})
 	s.imageImportRoute()
