@@ -29,8 +29,8 @@ import (
 //
 // An image is in use exactly as long as an instance links it, so no crash can
 // lose count. QEMU runs as another user: it must get through to the files of its
-// instance, which libvirt hands to it, but nobody can list a directory. So
-// directories above those files are 0711 and the files 0600.
+// instance, which the hypervisor hands to it, but nobody can list a directory. So
+// directories above those files are 0711 and the files 0600 as they are made.
 type layout struct{ root string }
 
 const (

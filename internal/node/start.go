@@ -114,6 +114,9 @@ func hostname(d api.DesiredInstance) string {
 }
 
 func (w *worker) define(o order) error {
+	if _, err := rootVolume(o.desired); err != nil {
+		return err
+	}
 	socket := w.a.dir.socket(w.id)
 	if err := makeDir(filepath.Dir(socket), 0o711); err != nil {
 		return err
@@ -132,7 +135,8 @@ func (w *worker) spec(d api.DesiredInstance, socket string) hypervisor.Spec {
 		VCPUs:       int(d.VCPUs),
 		MemoryBytes: d.MemoryBytes,
 		Disks: []hypervisor.Disk{
-			{Path: filepath.Join(w.dir, fileRoot), Format: "qcow2", Serial: d.Volumes[0].ID},
+			{Path: filepath.Join(w.dir, fileRoot), Format: "qcow2", Serial: d.Volumes[0].ID,
+				Backing: []hypervisor.Image{{Path: filepath.Join(w.dir, fileBase), Format: d.Image.Format}}},
 			{Path: filepath.Join(w.dir, fileSeed), Format: "raw", ReadOnly: true, Serial: cloudinit.Label},
 		},
 		ConsoleLog:    filepath.Join(w.dir, fileConsole),
