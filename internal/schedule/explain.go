@@ -63,9 +63,7 @@ func Explain(s *Snapshot, r Request) Decision {
 	if d.NodeID == "" {
 		return d
 	}
-	e := explain(&r, d.Partition, s.census(r.Group), s.node(r.fromID()), s.views)
-	e.NodeID, e.Partition, e.EverFits = d.NodeID, d.Partition, true
-	return e
+	return explain(&r, d, s.census(r.Group), s.node(r.fromID()), s.views)
 }
 
 // Check says why the request may not go to the node; nil when it may. It looks at
@@ -87,11 +85,14 @@ func (q *query) misses(v *view, buf []Shortfall) []Shortfall {
 	return buf
 }
 
-// explain tallies why views are refused.
-func explain(r *Request, partition int64, c census, from *Node, views func(func(*view) bool)) Decision {
+// explain adds to d why views are refused.
+func explain(r *Request, d Decision, c census, from *Node, views func(func(*view) bool)) Decision {
+	partition := d.Partition
+	if d.NodeID == "" {
+		partition = r.partitions(c)[0]
+	}
 	q := newQuery(r, c, partition, from)
 	t := tally{reasons: make(map[reasonKey]*Reason), most: make(map[reasonKey]Shortfall)}
-	var d Decision
 	var buf []Shortfall
 	for v := range views {
 		d.Nodes++

@@ -11,6 +11,10 @@ import (
 // levels in the order in which a view holds its domains.
 var levels = [...]compute.Level{compute.LevelNode, compute.LevelRack, compute.LevelPower, compute.LevelZone}
 
+const zoneLevel = len(levels) - 1
+
+func levelOf(l compute.Level) int { return max(0, slices.Index(levels[:], l)) }
+
 // domain is one node, rack, power feed or zone. Names of racks and feeds count
 // within their zone: "r1" of two zones are two racks. The zero domain stands for
 // all nodes that do not declare the level.
@@ -169,18 +173,25 @@ func (k *ranks) findHome() (home domain, settled bool) {
 
 // cost of one more member in d; false when the rule forbids it. 0 is the best.
 func (k *ranks) cost(d domain) (int64, bool) {
-	if k.rule.Strict && !d.declared() {
+	all, own := k.members(d)
+	return k.price(all, own, d.declared(), d == k.home)
+}
+
+// fresh is the cost of one more member in a declared domain that has none.
+func (k *ranks) fresh() (int64, bool) { return k.price(0, 0, true, false) }
+
+func (k *ranks) price(all, own int64, declared, home bool) (int64, bool) {
+	if k.rule.Strict && !declared {
 		return 0, false
 	}
-	all, own := k.members(d)
 	switch k.rule.Kind {
 	case compute.GroupSpread:
-		return 2*all + oneIf(!d.declared()), all == 0 || !k.rule.Strict
+		return 2*all + oneIf(!declared), all == 0 || !k.rule.Strict
 	case compute.GroupCluster:
 		if !k.settled {
-			return oneIf(!d.declared()), true
+			return oneIf(!declared), true
 		}
-		at := d.declared() && d == k.home
+		at := declared && home
 		return oneIf(!at), at || !k.rule.Strict
 	default:
 		return oneIf(own == 0), all == own

@@ -28,7 +28,7 @@ func newQuery(r *Request, c census, partition int64, from *Node) query {
 		}
 	}
 	if r.Group != nil {
-		q.level = max(0, slices.Index(levels[:], r.Group.Rule.Level))
+		q.level = levelOf(r.Group.Rule.Level)
 		var given domain
 		if from != nil {
 			given = domainOf(from, levels[q.level])

@@ -127,8 +127,7 @@ func (r *Request) Allocation(d Decision) Allocation {
 // (lesson 16).
 func Place(s *Snapshot, r Request) Decision {
 	c, from := s.census(r.Group), s.node(r.fromID())
-	partitions := r.partitions(c)
-	for _, partition := range partitions {
+	for _, partition := range r.partitions(c) {
 		q := newQuery(&r, c, partition, from)
 		var best standing
 		for v := range s.views {
@@ -143,7 +142,7 @@ func Place(s *Snapshot, r Request) Decision {
 			return Decision{NodeID: best.id, Partition: partition, EverFits: true}
 		}
 	}
-	return explain(&r, partitions[0], c, from, s.views)
+	return explain(&r, Decision{}, c, from, s.views)
 }
 
 func (r *Request) fromID() string {
@@ -179,17 +178,22 @@ type view struct {
 }
 
 func viewOf(n *Node) view {
-	v := view{Node: n, load: load(n)}
+	v := view{Node: n, load: load(n), free: freeKeys(n)}
 	for i, l := range levels {
 		v.domains[i] = domainOf(n, l)
 	}
+	return v
+}
+
+func freeKeys(n *Node) []string {
+	var free []string
 	for k, total := range n.Countables {
 		if total > n.Held[k] {
-			v.free = append(v.free, k)
+			free = append(free, k)
 		}
 	}
-	slices.Sort(v.free)
-	return v
+	slices.Sort(free)
+	return free
 }
 
 // standing is the order of nodes that fit; the least is the best.

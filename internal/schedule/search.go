@@ -1,0 +1,252 @@
+package schedule
+
+import (
+	"iter"
+	"maps"
+	"slices"
+
+	"github.com/outcrop-cloud/outcrop/internal/compute"
+)
+
+// rareNodes is the share of the fleet, one in so many, up to which nodes are better
+// looked up than come upon while walking through the fleet in order.
+const rareNodes = 64
+
+// Place decides as the function Place does for the nodes of the Index.
+func (ix *Index) Place(r Request) Decision {
+	d := ix.Pick(r)
+	if d.NodeID == "" {
+		return ix.explain(&r, d)
+	}
+	return d
+}
+
+// Pick is Place without the reasons when nothing fits, which cost a look at every
+// node: for the next try of a request that has been told why it waits.
+func (ix *Index) Pick(r Request) Decision {
+	c, from := ix.census(r.Group), ix.node(r.fromID())
+	for _, partition := range r.partitions(c) {
+		q := newQuery(&r, c, partition, from)
+		if e := ix.best(&q); e != nil {
+			return Decision{NodeID: e.ID, Partition: partition, EverFits: true}
+		}
+	}
+	return Decision{}
+}
+
+// Explain decides as the function Explain does for the nodes of the Index.
+func (ix *Index) Explain(r Request) Decision {
+	return ix.explain(&r, ix.Pick(r))
+}
+
+// Check is what the function Check says of the nodes of the Index.
+func (ix *Index) Check(nodeID string, partition int64, r Request) []Shortfall {
+	e := ix.nodes[nodeID]
+	if e == nil {
+		return []Shortfall{{Code: CodeGone}}
+	}
+	q := newQuery(&r, ix.census(r.Group), partition, ix.node(r.fromID()))
+	q.staying = true
+	return q.misses(&e.view, nil)
+}
+
+func (ix *Index) explain(r *Request, d Decision) Decision {
+	return explain(r, d, ix.census(r.Group), ix.node(r.fromID()), func(yield func(*view) bool) {
+		for _, e := range ix.nodes {
+			if !yield(&e.view) {
+				return
+			}
+		}
+	})
+}
+
+func (ix *Index) node(id string) *Node {
+	if e := ix.nodes[id]; e != nil {
+		return e.Node
+	}
+	return nil
+}
+
+func (ix *Index) census(g *Group) census {
+	if g == nil {
+		return nil
+	}
+	if of := ix.groups[g.ID]; of != nil {
+		return of[levelOf(g.Rule.Level)]
+	}
+	return nil
+}
+
+// search is the best node so far.
+type search struct {
+	*query
+	tier int64 // the cost to the group's rule that counts now
+	best *entry
+	at   standing
+}
+
+func (ix *Index) best(q *query) *entry {
+	s := search{query: q}
+	if q.level < 0 {
+		ix.walk(&s)
+		return s.best
+	}
+	for t := range ix.tiers(q) {
+		s.tier = t.cost
+		if t.walk {
+			ix.walk(&s)
+		}
+		for _, d := range t.domains {
+			s.scan(slices.Values(ix.domains[q.level][d]))
+		}
+		if s.best != nil {
+			break
+		}
+	}
+	return s.best
+}
+
+func (s *search) fits(e *entry) bool {
+	if s.level >= 0 {
+		if c, ok := s.ranks.cost(e.domains[s.level]); !ok || c != s.tier {
+			return false
+		}
+	}
+	return s.query.fits(&e.view)
+}
+
+// scan looks at every one of the entries.
+func (s *search) scan(entries iter.Seq[*entry]) {
+	for e := range entries {
+		if s.roomIn(&e.room) && s.fits(e) {
+			s.offer(e)
+		}
+	}
+}
+
+func (s *search) offer(e *entry) {
+	if at := s.standing(&e.view); s.best == nil || at.before(s.at) {
+		s.best, s.at = e, at
+	}
+}
+
+// walk goes through the pools in order and takes the first of each that fits.
+func (ix *Index) walk(s *search) {
+	if sets, ok := ix.narrow(s.Selectors); ok {
+		for _, set := range sets {
+			s.scan(maps.Keys(set))
+		}
+		return
+	}
+	for _, p := range ix.pools {
+		if !s.worth(p) {
+			continue
+		}
+		var e *entry
+		if s.Strategy == Pack {
+			if e = p.root.last(s.query, s.fits); e != nil {
+				e = p.root.first(e.load, s.query, s.fits) // of equal ones the least id
+			}
+		} else {
+			e = p.root.first(0, s.query, s.fits)
+		}
+		if e != nil {
+			s.offer(e)
+		}
+	}
+}
+
+// worth reports whether p may hold a node that fits and is better than the best.
+func (s *search) worth(p *pool) bool {
+	if s.Region != "" && s.Region != p.region || s.Zone != "" && s.Zone != p.zone ||
+		s.Architecture != "" && s.Architecture != p.architecture {
+		return false
+	}
+	if s.level == zoneLevel {
+		if c, ok := s.ranks.cost(p.zoneDomain); !ok || c != s.tier {
+			return false
+		}
+	}
+	for _, k := range s.keys {
+		if _, ok := slices.BinarySearch(p.free, k); !ok {
+			return false
+		}
+	}
+	return s.best == nil || p.suspect == s.at.suspect && stranded(p.free, s.keys) <= s.at.stranded || !p.suspect && s.at.suspect
+}
+
+// tier is a set of nodes of the same cost to a group's rule: those of domains, or
+// when walk is set all of that cost.
+type tier struct {
+	cost    int64
+	domains []domain
+	walk    bool
+}
+
+// tiers are the costs to try, the least first.
+func (ix *Index) tiers(q *query) iter.Seq[tier] {
+	return func(yield func(tier) bool) {
+		k := &q.ranks
+		fresh, ok := k.fresh()
+		// Nothing is better for a spread group than a domain without members.
+		spread := ok && k.rule.Kind == compute.GroupSpread
+		if spread && !yield(ix.freshTier(q, fresh)) || spread && k.rule.Strict {
+			return
+		}
+		domains := make(map[int64][]domain)
+		if ok && !spread {
+			domains[fresh] = nil
+		}
+		add := func(d domain) {
+			if c, allowed := k.cost(d); allowed && !(spread && c == fresh) {
+				domains[c] = append(domains[c], d)
+			}
+		}
+		for d := range k.census {
+			add(d)
+		}
+		if k.census[domain{}] == nil {
+			add(domain{})
+		}
+		for _, c := range slices.Sorted(maps.Keys(domains)) {
+			t := tier{cost: c, domains: domains[c]}
+			if ok && c == fresh {
+				t = ix.freshTier(q, fresh)
+			} else if !ix.few(q.level, t.domains) {
+				t = tier{cost: c, walk: true}
+			}
+			if !yield(t) {
+				return
+			}
+		}
+	}
+}
+
+// freshTier is the tier of the domains without members and of all that cost the
+// same. Where few domains are left without members they are looked up.
+func (ix *Index) freshTier(q *query, cost int64) tier {
+	all := ix.domains[q.level]
+	t := tier{cost: cost, walk: true}
+	if (len(all)-len(q.ranks.census))*ix.rare >= len(all) {
+		return t
+	}
+	var domains []domain
+	for d := range all {
+		if c, ok := q.ranks.cost(d); ok && c == cost {
+			domains = append(domains, d)
+		}
+	}
+	if ix.few(q.level, domains) {
+		t.domains, t.walk = domains, false
+	}
+	return t
+}
+
+// few reports whether the nodes of domains are better looked at one by one.
+func (ix *Index) few(level int, domains []domain) bool {
+	nodes := 0
+	for _, d := range domains {
+		nodes += len(ix.domains[level][d])
+	}
+	return nodes*ix.rare <= ix.placed
+}
