@@ -176,6 +176,25 @@ func TestShutdownIsAskedAgain(t *testing.T) {
 	})
 }
 
+// Each epoch asks for itself.
+func TestStopStartReboot(t *testing.T) {
+	bubble(t, func(t *testing.T, e *env) {
+		e.create(idA, "x")
+		e.reaches(t, idA, compute.StateRunning, 10*time.Second)
+		for range 2 {
+			e.stop(idA, time.Minute, false)
+			e.reaches(t, idA, compute.StateStopped, 4*time.Second)
+			e.start(idA)
+			e.reaches(t, idA, compute.StateRunning, 4*time.Second)
+			e.reboot(idA, false)
+			e.reaches(t, idA, compute.StateRunning, 4*time.Second)
+		}
+		if n := e.vms.Calls(fake.VerbDestroy, idA); n != 0 {
+			t.Errorf("the plug was pulled %d times", n)
+		}
+	})
+}
+
 func TestReboot(t *testing.T) {
 	for _, force := range []bool{false, true} {
 		bubble(t, func(t *testing.T, e *env) {

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/outcrop-cloud/outcrop/internal/compute"
 	"github.com/outcrop-cloud/outcrop/internal/hypervisor"
 )
 
@@ -89,12 +90,16 @@ func (a *agent) list(ctx context.Context) bool {
 	return true
 }
 
-// sample hands the list to the workers. One whose VM is not in it looks itself.
+// sample hands the list to the workers. One whose VM is not in it looks itself. A
+// VM with an id that no server gives is nobody's to drive or to report.
 func (a *agent) sample(vms []hypervisor.VM, at time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	byID := map[string]hypervisor.VM{}
 	for _, vm := range vms {
+		if !compute.ValidInstanceID(vm.ID) {
+			continue
+		}
 		byID[vm.ID] = vm
 		a.worker(vm.ID)
 	}

@@ -14,7 +14,7 @@ import (
 func (w *worker) stopSteps(o order) []step {
 	return []step{
 		{stepShutdown, func(context.Context) (bool, error) { return time.Now().Before(o.deadline), nil },
-			func(ctx context.Context) error { return w.shutdown(ctx, o.deadline) }},
+			func(ctx context.Context) error { return w.shutdown(ctx, o) }},
 		{stepDestroy, w.isUp, w.destroy},
 	}
 }
@@ -41,7 +41,7 @@ const (
 
 // shutdown asks the guest and waits until it is down or its time is over. A
 // guest that cannot be asked has the plug pulled when its time is over.
-func (w *worker) shutdown(ctx context.Context, deadline time.Time) error {
+func (w *worker) shutdown(ctx context.Context, o order) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -52,21 +52,21 @@ func (w *worker) shutdown(ctx context.Context, deadline time.Time) error {
 		case <-timer.C:
 		}
 		up, err := w.isUp(ctx)
-		if err == nil && !up || !time.Now().Before(deadline) {
+		if err == nil && !up || !time.Now().Before(o.deadline) {
 			return nil
 		}
-		if time.Since(w.askedAt) >= askAgain {
-			w.ask(ctx, deadline)
+		if w.asked.epoch != o.desired.Epoch || time.Since(w.asked.at) >= askAgain {
+			w.ask(ctx, o)
 		}
-		timer.Reset(max(0, min(shutdownPoll, time.Until(deadline))))
+		timer.Reset(max(0, min(shutdownPoll, time.Until(o.deadline))))
 	}
 }
 
 // ask presses the power button. A newer order and the deadline cut it off:
 // destroying may interrupt it.
-func (w *worker) ask(ctx context.Context, deadline time.Time) {
-	w.askedAt = time.Now()
-	ctx, cancel := context.WithDeadline(ctx, deadline)
+func (w *worker) ask(ctx context.Context, o order) {
+	w.asked = asked{o.desired.Epoch, time.Now()}
+	ctx, cancel := context.WithDeadline(ctx, o.deadline)
 	defer cancel()
 	ctx, stop := context.WithTimeout(ctx, hypervisor.CallTimeout)
 	defer stop()

@@ -14,6 +14,7 @@ import (
 
 	"github.com/outcrop-cloud/outcrop/internal/api"
 	"github.com/outcrop-cloud/outcrop/internal/compute"
+	"github.com/outcrop-cloud/outcrop/internal/hypervisor"
 	"github.com/outcrop-cloud/outcrop/internal/hypervisor/fake"
 )
 
@@ -96,6 +97,11 @@ func TestNewsDoesNotStarveAnswers(t *testing.T) {
 func TestIDsThatCannotBeAreIgnored(t *testing.T) {
 	bubble(t, func(t *testing.T, e *env) {
 		e.create("i-../../etc", "x")
+		odd := hypervisor.Spec{ID: "odd", UUID: systemUUID("odd"), VCPUs: 1, MemoryBytes: 1 << 26, ConsoleLog: "/x", ConsoleSocket: "/y",
+			Disks: []hypervisor.Disk{{Path: "/z", Format: "raw"}}}
+		if err := e.vms.Define(t.Context(), odd); err != nil {
+			t.Fatal(err)
+		}
 		e.create(idA, "x")
 		e.reaches(t, idA, compute.StateRunning, 10*time.Second)
 		if n := len(e.lastSync().Instances); n != 1 {

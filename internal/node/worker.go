@@ -34,15 +34,21 @@ type worker struct {
 	sampled   time.Time     // when that was; zero: never
 
 	// Of the goroutine alone.
-	failed  *failure  // the wanted epoch cannot be reached
-	blind   bool      // the last pass could not see the VM
-	askedAt time.Time // when the guest was last asked to go down
+	failed *failure // the wanted epoch cannot be reached
+	blind  bool     // the last pass could not see the VM
+	asked  asked
 }
 
 // failure is what keeps an epoch from being reached for good.
 type failure struct {
 	epoch   int64
 	message string
+}
+
+// asked is when a guest was last asked to go down, and for which epoch.
+type asked struct {
+	epoch int64
+	at    time.Time
 }
 
 // errForgotten ends a worker of which nothing is left.
