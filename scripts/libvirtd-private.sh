@@ -51,6 +51,7 @@ configure() {
 # enter runs a command with the private directories in place.
 enter() {
 	mkdir -p /run/libvirt
+	# shellcheck disable=SC2016 # the inner bash expands
 	unshare --mount --propagation private bash -ec '
 		dir=$1; shift
 		mount --bind "$dir/run" /run/libvirt
@@ -90,7 +91,8 @@ start() {
 	if [ ! -d "$seed" ]; then
 		virsh -q -c "$uri" domcapabilities >/dev/null
 		install -d -m 0700 /var/cache/outcrop
-		cp -a "$dir/cache" "$seed.$$" && mv -T "$seed.$$" "$seed" 2>/dev/null || rm -rf "$seed.$$"
+		cp -a "$dir/cache" "$seed.$$"
+		mv -T "$seed.$$" "$seed" 2>/dev/null || rm -rf "$seed.$$" # another one was quicker
 	fi
 	echo "$uri"
 }

@@ -37,12 +37,60 @@ func (c *consoles) release(id string) {
 	delete(c.open, id)
 }
 
-// console is an open serial console; Close may be called more than once.
+// backlog is how much a console keeps for a reader who is behind.
+const backlog = 64 << 10
+
+// console is an open serial console. It reads ahead and drops the oldest output
+// of a reader who is behind: QEMU would else stop taking output from the guest,
+// and the guest would stop with it.
 type console struct {
 	net.Conn
 	release func()
+
+	mu   sync.Mutex
+	more *sync.Cond
+	kept []byte
+	end  error // of the connection; Read gives what is kept first
 }
 
+func newConsole(raw net.Conn, release func()) *console {
+	c := &console{Conn: raw, release: release}
+	c.more = sync.NewCond(&c.mu)
+	go c.readAhead()
+	return c
+}
+
+func (c *console) readAhead() {
+	buf := make([]byte, 4096)
+	for {
+		n, err := c.Conn.Read(buf)
+		c.mu.Lock()
+		c.kept = append(c.kept, buf[:n]...)
+		c.kept = c.kept[max(0, len(c.kept)-backlog):]
+		c.end = err
+		c.more.Broadcast()
+		c.mu.Unlock()
+		if err != nil {
+			return
+		}
+	}
+}
+
+func (c *console) Read(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for len(c.kept) == 0 && c.end == nil {
+		c.more.Wait()
+	}
+	if len(c.kept) == 0 {
+		return 0, c.end
+	}
+	n := copy(p, c.kept)
+	c.kept = c.kept[n:]
+	return n, nil
+}
+
+// Close ends the console; it may be called more than once.
 func (c *console) Close() error {
 	defer c.release()
 	return c.Conn.Close()
@@ -64,7 +112,7 @@ func (d *Driver) Console(ctx context.Context, id string) (io.ReadWriteCloser, er
 		release()
 		return nil, fmt.Errorf("libvirt: console of VM %s: %w: %w", id, hypervisor.ErrUnavailable, err)
 	}
-	return &console{Conn: raw, release: release}, nil
+	return newConsole(raw, release), nil
 }
 
 // consolePath reads the socket from the running domain: a definition that was

@@ -103,17 +103,15 @@ func writeProbeDisk(dir string) (string, error) {
 
 // trial runs one probe guest. acceleration stays empty when the guest had to
 // arrive and did not. Only KVM's has to: that emulation works once it starts is
-// not in doubt. libvirt ends the guest with the connection at the latest.
+// not in doubt. The connection is used up by it.
 func trial(ctx context.Context, c *conn, kind hypervisor.Acceleration, disk string, mustArrive bool) (f findings, err error) {
-	watch, cancel := context.WithCancel(ctx)
-	defer cancel()
-	events, err := c.LifecycleEvents(watch)
+	events, err := c.LifecycleEvents(ctx)
 	if err != nil {
 		return f, err
 	}
 	defer func() {
-		cancel()
-		for range events { // until the subscription is gone, so that the connection is clean again
+		c.close() // ends the guest, too
+		for range events {
 		}
 	}()
 	if f.sandbox, err = sandboxed(c, probeXML(kind, disk)); err != nil {
@@ -127,8 +125,9 @@ func trial(ctx context.Context, c *conn, kind hypervisor.Acceleration, disk stri
 	if !mustArrive || arrived(ctx, events, dom, time.After(kvmTime)) {
 		f.acceleration = kind
 	}
+	// Destroyed here and not only with the connection, so that it is gone when we
+	// return and its disk may go.
 	if err := c.DomainDestroyFlags(dom, golibvirt.DomainDestroyDefault); err != nil && !golibvirt.IsNotFound(err) {
-		c.close() // takes the guest with it
 		return f, err
 	}
 	return f, ctx.Err()

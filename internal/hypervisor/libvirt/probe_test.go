@@ -41,6 +41,7 @@ func TestProbe(t *testing.T) {
 		if err != nil {
 			return false, err
 		}
+		defer c.close()
 		return arrived(t.Context(), events, dom, nil), nil
 	})
 	if err != nil || !ok {
