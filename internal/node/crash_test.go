@@ -85,6 +85,28 @@ func TestKilledAtEachStep(t *testing.T) {
 	}
 }
 
+// An agent that comes back to a half done launch, with the server away, says
+// nothing that the server could take for the launch's end. lesson 3
+func TestHalfDoneLaunchWithoutServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEnv(t)
+		defer e.vms.Close()
+		defer func() { e.downAgent() }()
+		e.cfg.StepHook = e.killAt(stepBoot, true, 1)
+		e.up(t)
+		e.create(idA, "x")
+		<-e.ended
+		e.edit(func() { e.server.down = errors.New("down") })
+		e.up(t)
+		<-time.After(time.Minute)
+		e.edit(func() { e.server.down = nil })
+		e.reaches(t, idA, compute.StateRunning, 10*time.Second)
+		if i := e.instance(idA); i.Epoch != 1 || e.vms.boots(idA) != 1 {
+			t.Errorf("epoch %d, %d boots", i.Epoch, e.vms.boots(idA))
+		}
+	})
+}
+
 // deed is one thing that happens in the property test.
 type deed struct {
 	what string

@@ -251,6 +251,20 @@ func TestGuestEndsByItself(t *testing.T) {
 	}
 }
 
+// One "not found" of a VM that runs is not believed.
+func TestAbsenceIsConfirmed(t *testing.T) {
+	bubble(t, func(t *testing.T, e *env) {
+		e.create(idA, "x")
+		e.reaches(t, idA, compute.StateRunning, 10*time.Second)
+		e.vms.Fail(fake.VerbGet, idA, 1, hypervisor.ErrNotFound)
+		e.agent.wake(idA)
+		<-time.After(time.Minute)
+		if i := e.instance(idA); i.State != compute.StateRunning || e.vms.boots(idA) != 1 {
+			t.Errorf("state %s (%s)", i.State, i.Message)
+		}
+	})
+}
+
 func TestPausedIsReported(t *testing.T) {
 	bubble(t, func(t *testing.T, e *env) {
 		e.create(idA, "x")
