@@ -20,6 +20,7 @@ type write struct {
 	ctx  context.Context
 	fn   func(*Tx) error
 	beat *Beat
+	host *HostBeat
 	err  error
 	done chan struct{}
 }
@@ -157,10 +158,14 @@ func (w *writer) transact(batch []*write) error {
 // apply runs every part under its own savepoint. The error it returns is one of
 // the transaction, not of a part.
 func (w *writer) apply(tx *Tx, batch []*write) error {
-	var beats []*write
+	var beats, hosts []*write
 	for _, op := range batch {
 		if op.beat != nil {
 			beats = append(beats, op)
+			continue
+		}
+		if op.host != nil {
+			hosts = append(hosts, op)
 			continue
 		}
 		perr, err := tx.savepoint(op.fn)
@@ -169,7 +174,10 @@ func (w *writer) apply(tx *Tx, batch []*write) error {
 		}
 		op.err = perr
 	}
-	return w.applyBeats(tx, beats)
+	if err := w.applyBeats(tx, beats); err != nil {
+		return err
+	}
+	return w.applyHostBeats(tx, hosts)
 }
 
 // savepoint runs fn so that its failure undoes only its own work.
