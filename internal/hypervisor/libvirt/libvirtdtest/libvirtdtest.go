@@ -38,6 +38,9 @@ func Start(t testing.TB) *Daemon {
 // taps of the VMs are; empty is the test's own.
 func StartIn(t testing.TB, netns string) *Daemon {
 	t.Helper()
+	if testing.Short() {
+		Missing(t, "a run without -short")
+	}
 	if os.Getuid() != 0 {
 		Missing(t, "root, for a mount namespace and for libvirtd")
 	}
