@@ -27,6 +27,11 @@ func TestSlowConsole(t *testing.T) {
 	if err := guest.Close(); err != nil {
 		t.Fatal(err)
 	}
+	c.mu.Lock()
+	for c.end == nil { // only now all has been read ahead
+		c.more.Wait()
+	}
+	c.mu.Unlock()
 	got, err := io.ReadAll(c)
 	if err != nil {
 		t.Fatal(err)
