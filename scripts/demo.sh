@@ -1,0 +1,355 @@
+#!/bin/bash
+# demo.sh [micro|debian]: the whole way on real parts, on this machine, as root.
+#
+# A server and a node start in a folder of their own, an instance boots with
+# user-data, is stopped, gets other user-data, and its next boot has that. What
+# the guest got is what its own serial console says. Afterwards nothing is left,
+# which is looked at, not assumed. It ends with "DEMO OK" and 0; otherwise it
+# says where it stopped and shows the ends of the logs. OUTCROP_DEMO_KEEP=1 keeps
+# the folder after a failure.
+set -Eeuo pipefail
+shopt -s inherit_errexit
+
+root=$(dirname "$(dirname "$(realpath "$0")")")
+cd "$root"
+image=${1:-micro}
+case $image in
+micro) shape=(--vcpus 1 --memory 128MiB) boot_limit=120 ;;
+debian) shape=(--vcpus 2 --memory 1GiB) boot_limit=400 ;;
+*)
+	echo "usage: demo.sh [micro|debian]" >&2
+	exit 2
+	;;
+esac
+
+# ---- what a person sees -------------------------------------------------------
+
+begun=$(date +%s%3N) step= step_begun=
+
+# since MILLISECONDS: the seconds from then to now, like 3.1.
+since() {
+	local ms=$(($(date +%s%3N) - $1))
+	printf '%d.%d' $((ms / 1000)) $((ms % 1000 / 100))
+}
+
+close_step() {
+	[ -z "$step" ] || printf '    (%s s)\n' "$(since "$step_begun")"
+	step=
+}
+
+step() {
+	close_step
+	step=$* step_begun=$(date +%s%3N)
+	printf '==> %s\n' "$step"
+}
+
+say() { printf '    %s\n' "$*"; }
+show() { sed 's/\r$//; s/^/    | /; $a\'; } # what another program printed
+die() {
+	problem=$*
+	exit 1
+}
+
+# await SECONDS WHAT COMMAND...: until the command succeeds.
+await() {
+	local seconds=$1 what=$2 begun=$SECONDS
+	shift 2
+	until "$@"; do
+		((SECONDS - begun < seconds)) || die "$what did not happen within $seconds s"
+		alive
+		sleep 0.2
+	done
+}
+
+# ---- the end, whatever came before --------------------------------------------
+
+work= problem= server_pid= node_pid= uri= private= instance=
+watched=() devices=() # pids and network devices that must be gone at the end
+
+running() { [ -n "$1" ] && kill -0 "$1" 2>/dev/null; }
+
+# alive fails where a process has ended that should be there.
+alive() {
+	[ -z "$server_pid" ] || running "$server_pid" || die "the server has ended"
+	[ -z "$node_pid" ] || running "$node_pid" || die "the node agent has ended"
+}
+
+# end_process PID: asks, waits, insists.
+end_process() {
+	running "$1" || return 0
+	kill "$1" 2>/dev/null || true
+	for _ in $(seq 100); do
+		running "$1" || return 0
+		sleep 0.1
+	done
+	kill -9 "$1" 2>/dev/null || true
+}
+
+# domains are the VMs that the node of this demo made, by the folder of their disks.
+domains() {
+	local name
+	for name in $(virsh -q -c "$uri" list --all --name); do
+		! virsh -q -c "$uri" domblklist "$name" 2>/dev/null | grep -qF "$work/" || echo "$name"
+	done
+}
+
+stop_all() {
+	local name
+	[ -z "$node_pid" ] || end_process "$node_pid"
+	[ -z "$server_pid" ] || end_process "$server_pid"
+	node_pid= server_pid=
+	if [ -n "$uri" ]; then
+		for name in $(domains); do
+			virsh -q -c "$uri" destroy "$name" >/dev/null 2>&1 || true
+			virsh -q -c "$uri" undefine "$name" >/dev/null 2>&1 || true
+		done
+	fi
+	[ -z "$private" ] || scripts/libvirtd-private.sh stop "$private" || true
+	uri= private=
+}
+
+tails() {
+	local log
+	for log in node server libvirt/log/libvirtd; do
+		[ -s "$work/$log.log" ] || continue
+		echo "--- the end of $log.log"
+		tail -n 25 "$work/$log.log"
+	done
+	for log in "$work"/node/instances/*/console.log; do
+		[ -s "$log" ] || continue
+		echo "--- the end of the guest's console"
+		tail -n 25 "$log" | tr -d '\r'
+	done
+}
+
+finish() {
+	local status=$?
+	trap '' INT TERM HUP ERR
+	trap - EXIT
+	set +e
+	if [ $status -ne 0 ]; then
+		{
+			echo
+			echo "DEMO FAILED after $(since "$begun") s, in the step: ${step:-start}"
+			echo "    ${problem:-see above}"
+			[ -z "$work" ] || tails
+		} >&2
+	fi
+	stop_all
+	if [ $status -ne 0 ] && [ -n "${OUTCROP_DEMO_KEEP:-}" ]; then
+		echo "kept: $work" >&2
+	elif [ -n "$work" ]; then
+		rm -rf "$work"
+	fi
+	exit $status
+}
+trap finish EXIT
+trap 'problem="interrupted"; exit 130' INT TERM HUP
+trap 'problem=${problem:-"${BASH_SOURCE[0]##*/}:$LINENO: $BASH_COMMAND"}' ERR
+
+# ---- the parts ----------------------------------------------------------------
+
+start_libvirtd() {
+	if timeout 10 virsh -q -c qemu:///system version >/dev/null 2>&1; then
+		uri=qemu:///system
+		say "this machine's own, $uri"
+		return
+	fi
+	private=$work/libvirt
+	uri=$(scripts/libvirtd-private.sh start "$private")
+	watched+=("$(cat "$private/run/libvirtd.pid")" "$(cat "$private/run/virtlogd.pid")")
+	say "a private one, as none runs here: $uri"
+}
+
+# start_server lets the system choose a port, so that nothing else can be in the way.
+start_server() {
+	setsid bin/outcrop server --data "$work/server" --listen 127.0.0.1:0 >"$work/server.log" 2>&1 </dev/null &
+	server_pid=$! watched+=($!)
+	await 30 "the start of the server" grep -q ' msg=listening ' "$work/server.log"
+	OUTCROP_URL=$(sed -n 's/.* msg=listening url=\([^ ]*\).*/\1/p' "$work/server.log")
+	OUTCROP_TOKEN=$(cat "$work/server/operator.token")
+	export OUTCROP_URL OUTCROP_TOKEN
+	say "$OUTCROP_URL"
+}
+
+start_node() {
+	(umask 077 && bin/outcrop token create --role node --node demo >"$work/node.token")
+	setsid bin/outcrop node --server "$OUTCROP_URL" --token-file "$work/node.token" --id demo \
+		--data "$work/node" --libvirt "$uri" >"$work/node.log" 2>&1 </dev/null &
+	node_pid=$! watched+=($!)
+	await 60 "the node's first heartbeat" node_is_ready
+	bin/outcrop node list | show
+}
+
+node_is_ready() { bin/outcrop node list 2>/dev/null | grep -q ' ready '; }
+
+# note_devices remembers the devices of the instance's network: its taps, and what
+# the subnet that they are in has beside them.
+note_devices() {
+	local tap bridge
+	for tap in $(virsh -q -c "$uri" domiflist "outcrop-$instance" | awk '$1 != "-" { print $1 }'); do
+		bridge=$(basename "$(readlink "/sys/class/net/$tap/master")")
+		devices+=("$tap" ocb"${bridge#ocb}" ocr"${bridge#ocb}" ocx"${bridge#ocb}")
+	done
+}
+
+devices_are_gone() {
+	local device
+	for device in "${devices[@]}"; do
+		[ ! -e "/sys/class/net/$device" ] || return 1
+	done
+}
+
+console() { bin/outcrop instance console "$instance" | tr -d '\r'; }
+console_has() { console 2>/dev/null | grep -qF -- "$1"; }
+
+sha256() { sha256sum "$1" | cut -d ' ' -f 1; }
+
+# prove FILE LAST: the guest says that it got exactly the bytes of FILE. LAST is
+# what it prints when it is done with them.
+prove() {
+	local sum
+	sum=$(sha256 "$1")
+	say "sent: $(stat -c %s "$1") bytes, sha256 $sum"
+	await "$boot_limit" "the guest's word that it has this user-data" console_has "sha256=$sum"
+	await "$boot_limit" "\"$2\" on the guest's console" console_has "$2"
+	say "the guest's own console:"
+	console | grep -aE "$proof_lines" | tail -n "$3" | show
+}
+
+# put FILE: replaces the user-data as the contract's document does, with curl. It
+# prints the status; the body goes to $work/answer.
+put() {
+	curl --silent --show-error --output "$work/answer" --write-out '%{http_code}' \
+		--request PUT \
+		--url "$OUTCROP_URL/v1/projects/default/compute/instances/$instance/user-data" \
+		--header "Authorization: Bearer $OUTCROP_TOKEN" \
+		--header 'Content-Type: text/plain' \
+		--data-binary "@$1"
+}
+
+# expect STATUS TEXT: what the last put answered.
+expect() {
+	[ "$status" = "$1" ] && grep -qF "$2" "$work/answer" ||
+		die "the answer is $status $(cat "$work/answer"), not $1 with $2"
+}
+
+state() { bin/outcrop instance get "$instance" -o json | sed -n 's/^ *"state": "\(.*\)".*/\1/p'; }
+
+user_data_micro() {
+	proof_lines='outcrop-micro: (instance-id|user-data|script|ready)|^hello'
+	last1='script end status=0' last2='hello again' lines=7
+	cat >"$work/first" <<-'END'
+		#!/bin/sh
+		echo "hello from the first user-data, on Linux $(uname -r)"
+	END
+	cat >"$work/second" <<-'END'
+		#!/bin/sh
+		echo "hello again, from the user-data that came while this machine was off"
+	END
+}
+
+# On the second boot the instance is the same, so cloud-init runs what is for each
+# boot (bootcmd), not what is for each instance (runcmd), as on EC2.
+user_data_debian() {
+	proof_lines='demo: '
+	last1='demo: runcmd of the first' last2='demo: bootcmd of the second' lines=3
+	cat >"$work/first" <<-'END'
+		#cloud-config
+		bootcmd:
+		  - echo "demo: bootcmd of the first user-data" >/dev/ttyS0
+		  - echo "demo: cloud-init has user-data sha256=$(sha256sum </var/lib/cloud/instance/user-data.txt | cut -c 1-64)" >/dev/ttyS0
+		runcmd:
+		  - echo "demo: runcmd of the first user-data, by $(cloud-init --version 2>&1)" >/dev/ttyS0
+	END
+	sed -e 's/first/second/' "$work/first" >"$work/second"
+}
+
+# ---- the demo -----------------------------------------------------------------
+
+[ "$(id -u)" = 0 ] || die "it needs root: for libvirt, and to install packages"
+PATH=$PATH:/usr/local/go/bin
+
+step "install what is missing"
+scripts/deps.sh demo
+
+step "build"
+make --no-print-directory build
+say "$(bin/outcrop version)"
+
+step "build the $image image (kept in images/cache)"
+disk=$(images/build.sh "$image")
+say "$disk, $(($(stat -c %s "$disk") >> 20)) MiB"
+
+# QEMU's user must get through, and a unix socket's path must be short.
+work=$(mktemp -d /var/tmp/outcrop-demo.XXXXXX)
+chmod 0711 "$work"
+export HOME=$work # no context file of this machine's has a say
+"user_data_$image"
+
+step "start libvirtd"
+start_libvirtd
+
+step "start the server"
+start_server
+
+step "start the node"
+start_node
+
+step "import the image"
+bin/outcrop image import --name "$image" "$disk" 2>/dev/null | show
+
+step "create an instance with user-data"
+instance=$(bin/outcrop instance create -q --name demo --image "$image" "${shape[@]}" --user-data "$work/first" --wait)
+say "$instance runs"
+prove "$work/first" "$last1" "$lines"
+note_devices
+
+step "PUT user-data while it runs: refused"
+before=$(bin/outcrop instance user-data get-hash "$instance")
+status=$(put "$work/second")
+expect 409 INVALID_STATE
+[ "$(bin/outcrop instance user-data get-hash "$instance")" = "$before" ] || die "the refused PUT changed the user-data"
+say "409"
+show <"$work/answer"
+
+step "stop it"
+bin/outcrop instance stop "$instance" --wait 2>&1 | show
+
+step "PUT user-data while it is stopped"
+cat <<END | show
+curl --request PUT \\
+  --url $OUTCROP_URL/v1/projects/default/compute/instances/$instance/user-data \\
+  --header 'Authorization: Bearer <token>' \\
+  --header 'Content-Type: text/plain' \\
+  --data-binary @second
+END
+status=$(put "$work/second")
+expect 200 "sha256:$(sha256 "$work/second")"
+say "200, userDataHash sha256:$(sha256 "$work/second")"
+
+step "start it"
+bin/outcrop instance start "$instance" --wait 2>&1 | show
+prove "$work/second" "$last2" "$lines"
+
+step "terminate it"
+bin/outcrop instance terminate "$instance" --wait 2>&1 | show
+
+step "look for what is left"
+await 20 "the removal of ${devices[*]:-nothing}" devices_are_gone
+[ -z "$(domains)" ] || die "a domain is left: $(domains)"
+left=$(find "$work/node/instances" -mindepth 1)
+[ -z "$left" ] || die "files of the instance are left: $left"
+bin/outcrop image delete "$image" >/dev/null
+stop_all
+for pid in "${watched[@]}"; do
+	! running "$pid" || die "process $pid is left: $(tr '\0' ' ' <"/proc/$pid/cmdline")"
+done
+! grep -F "$work" /proc/mounts || die "mounts are left"
+left=$(pgrep -af "$work" || true)
+[ -z "$left" ] || die "processes are left: $left"
+rm -rf "$work"
+say "no domain, no device, no file, no process"
+
+close_step
+printf 'DEMO OK (%s s)\n' "$(since "$begun")"
