@@ -5,8 +5,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -23,6 +21,7 @@ import (
 type agentOptions struct {
 	server, id, data    string
 	libvirt, hypervisor string
+	acceleration        string
 	role, region, zone  string
 	reserveVCPUs        int64
 	reserveMemory       string
@@ -43,6 +42,7 @@ func (a *app) agentFlags(c *cobra.Command) {
 	f.StringVar(&o.data, "data", "", "folder for images and instances (required)")
 	f.StringVar(&o.libvirt, "libvirt", "qemu:///system", "libvirt to drive")
 	f.StringVar(&o.hypervisor, "hypervisor", "libvirt", "libvirt, or fake for tests of load")
+	f.StringVar(&o.acceleration, "acceleration", "auto", "auto (a probe guest decides, which takes some seconds), kvm or tcg (software emulation)")
 	f.StringVar(&o.role, "role", string(compute.RoleHypervisor), "hybrid, hypervisor, control-plane or storage")
 	f.StringVar(&o.region, "region", "", "region (the server's default when empty)")
 	f.StringVar(&o.zone, "zone", "", "availability zone (the server's default when empty)")
@@ -70,6 +70,10 @@ func (a *app) runAgent(ctx context.Context, o agentOptions) error {
 	if err != nil {
 		return err
 	}
+	hook, err := crashHook(a.getenv)
+	if err != nil {
+		return err
+	}
 	h, err := o.open(log)
 	if err != nil {
 		return err
@@ -78,7 +82,7 @@ func (a *app) runAgent(ctx context.Context, o agentOptions) error {
 	cfg := nodeagent.Config{
 		ServerURL: o.server, TokenFile: o.tokenFile, ID: o.id, DataDir: o.data, Hypervisor: h, Role: compute.Role(o.role),
 		Region: o.region, Zone: o.zone, VCPURatio: &o.vcpuRatio, MemoryRatio: &o.memRatio, Interval: o.interval,
-		Version: buildVersion().Version, Log: log, StepHook: crashHook(a.getenv),
+		Version: buildVersion().Version, Log: log, StepHook: hook,
 	}
 	if o.changed("reserve-vcpus") {
 		cfg.ReservedVCPUs = &o.reserveVCPUs
@@ -96,7 +100,15 @@ func (a *app) runAgent(ctx context.Context, o agentOptions) error {
 func (o *agentOptions) open(log *slog.Logger) (hypervisor.Hypervisor, error) {
 	switch o.hypervisor {
 	case "libvirt":
-		return libvirt.Open(o.libvirt, libvirt.WithLogger(log))
+		options := []libvirt.Option{libvirt.WithLogger(log)}
+		switch o.acceleration {
+		case "", "auto":
+		case string(hypervisor.KVM), string(hypervisor.TCG):
+			options = append(options, libvirt.WithAcceleration(hypervisor.Acceleration(o.acceleration)))
+		default:
+			return nil, usagef("--acceleration is auto, kvm or tcg, not %q", o.acceleration)
+		}
+		return libvirt.Open(o.libvirt, options...)
 	case "fake":
 		if err := os.MkdirAll(o.data, 0o711); err != nil {
 			return nil, err
@@ -108,21 +120,10 @@ func (o *agentOptions) open(log *slog.Logger) (hypervisor.Hypervisor, error) {
 
 // crashHook is for tests of crashes: OUTCROP_CRASH_AT=before:boot makes the agent
 // kill itself there, once per file named by OUTCROP_CRASH_ONCE.
-func crashHook(getenv func(string) string) func(instance, step string, before bool) {
+func crashHook(getenv func(string) string) (func(instance, step string, before bool), error) {
 	at, once := getenv("OUTCROP_CRASH_AT"), getenv("OUTCROP_CRASH_ONCE")
-	when, name, ok := strings.Cut(at, ":")
-	if !ok || once == "" {
-		return nil
+	if at == "" || once == "" {
+		return nil, nil
 	}
-	return func(_, step string, before bool) {
-		if step != name || before != (when == "before") {
-			return
-		}
-		f, err := os.OpenFile(once, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-		if err != nil {
-			return // it has crashed here before
-		}
-		f.Close()
-		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-	}
+	return nodeagent.CrashAt(at, once)
 }
