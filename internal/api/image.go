@@ -12,8 +12,16 @@ type Image struct {
 	Format           string            `json:"format" enum:"qcow2,raw"`
 	SizeBytes        int64             `json:"sizeBytes" doc:"Of the file."`
 	VirtualSizeBytes int64             `json:"virtualSizeBytes" doc:"Of the disk that a guest sees."`
+	State            string            `json:"state" enum:"available,creating,failed" doc:"An image made from an instance is creating until its bytes are here."`
+	DataVolumes      []ImageVolume     `json:"dataVolumes,omitempty" doc:"Data devices of a multi-volume image, in order from /dev/vdb."`
 	Tags             map[string]string `json:"tags,omitempty"`
 	CreatedAt        time.Time         `json:"createdAt"`
+}
+
+// ImageVolume is a data device of a multi-volume image.
+type ImageVolume struct {
+	SnapshotID       string `json:"snapshotId"`
+	VirtualSizeBytes int64  `json:"virtualSizeBytes"`
 }
 
 // ImageInUse is the details object of code IMAGE_IN_USE (contract E-04).

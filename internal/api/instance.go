@@ -45,34 +45,146 @@ type MetadataOptions struct {
 
 // Instance is the answer for one VM.
 type Instance struct {
-	ID                        string            `json:"id"`
-	ProjectID                 string            `json:"projectId"`
-	Name                      string            `json:"name"`
-	ImageID                   string            `json:"imageId"`
-	InstanceType              string            `json:"instanceType" doc:"Catalog name; empty for a custom shape: read vcpus and memoryBytes."`
-	VCPUs                     int64             `json:"vcpus" doc:"Effective count."`
-	MemoryBytes               int64             `json:"memoryBytes" doc:"Effective size, bytes."`
-	NodeID                    string            `json:"nodeId" doc:"Empty until scheduled. Operators see the node; so do the project's members."`
-	State                     string            `json:"state" enum:"creating,running,stopping,stopped,starting,rebooting,migrating,terminating,terminated,error"`
-	StateMessage              string            `json:"stateMessage,omitempty" doc:"Detail for a person when state is error, or what a launch waits for."`
-	DesiredState              string            `json:"desiredState,omitempty" enum:"running,stopped"`
-	Health                    string            `json:"health" enum:"healthy,degraded,unhealthy,migrating,unknown,agent_disabled"`
-	AgentEnabled              bool              `json:"agentEnabled"`
-	ForceStopping             bool              `json:"forceStopping"`
-	StartOnNodeBoot           bool              `json:"startOnNodeBoot"`
-	RootVolumeID              string            `json:"rootVolumeId"`
-	RootVolumeAutoProvisioned bool              `json:"rootVolumeAutoProvisioned"`
-	UserDataHash              string            `json:"userDataHash,omitempty" doc:"sha256:<hex> over the user-data bytes; absent when there is none."`
-	MetadataOptions           MetadataOptions   `json:"metadataOptions"`
-	PublicKeys                []string          `json:"publicKeys,omitempty"`
-	Tags                      map[string]string `json:"tags,omitempty"`
-	CreatedAt                 time.Time         `json:"createdAt"`
-	LaunchedAt                *time.Time        `json:"launchedAt,omitempty" doc:"When it was first seen running."`
+	ID                              string             `json:"id"`
+	ProjectID                       string             `json:"projectId"`
+	Name                            string             `json:"name"`
+	ImageID                         string             `json:"imageId"`
+	InstanceType                    string             `json:"instanceType" doc:"Catalog name; empty for a custom shape: read vcpus and memoryBytes."`
+	VCPUs                           int64              `json:"vcpus" doc:"Effective count."`
+	MemoryBytes                     int64              `json:"memoryBytes" doc:"Effective size, bytes."`
+	NodeID                          string             `json:"nodeId" doc:"Empty until scheduled."`
+	State                           string             `json:"state" enum:"creating,running,stopping,stopped,starting,rebooting,migrating,terminating,terminated,error"`
+	StateMessage                    string             `json:"stateMessage,omitempty" doc:"Detail for a person when state is error, or what a launch waits for."`
+	DesiredState                    string             `json:"desiredState,omitempty" enum:"running,stopped" doc:"What was asked for, apart from state; the platform converges the two."`
+	Health                          string             `json:"health" enum:"healthy,degraded,unhealthy,migrating,unknown,agent_disabled"`
+	HealthReason                    *HealthReason      `json:"healthReason,omitempty" doc:"Why health reads as it does. Only on GET by id, and only when there is something to explain."`
+	AgentEnabled                    bool               `json:"agentEnabled"`
+	AgentActivation                 string             `json:"agentActivation" enum:"automatic,install-command"`
+	AgentEnrollmentPending          bool               `json:"agentEnrollmentPending"`
+	AgentEnrolledAt                 *time.Time         `json:"agentEnrolledAt,omitempty"`
+	AgentStatus                     *AgentStatus       `json:"agentStatus,omitempty" doc:"Only on GET by id."`
+	Boot                            *BootCondition     `json:"boot,omitempty" doc:"What the guest's last reported boot made of its user-data."`
+	ForceStopping                   bool               `json:"forceStopping" doc:"True while a forced stop is in flight."`
+	StartOnNodeBoot                 bool               `json:"startOnNodeBoot"`
+	RootVolumeID                    string             `json:"rootVolumeId"`
+	RootVolumeAutoProvisioned       bool               `json:"rootVolumeAutoProvisioned"`
+	DataVolumes                     []DataVolume       `json:"dataVolumes,omitempty"`
+	PrimaryInterfaceID              string             `json:"primaryInterfaceId,omitempty"`
+	PrimaryInterfaceAutoProvisioned bool               `json:"primaryInterfaceAutoProvisioned"`
+	NetworkInterfaces               []NetworkInterface `json:"networkInterfaces"`
+	PrimaryPrivateIP                string             `json:"primaryPrivateIP" doc:"Empty until scheduled."`
+	PrivateIPAddress                string             `json:"privateIpAddress" doc:"AWS-parity alias of primaryPrivateIP."`
+	UserDataHash                    string             `json:"userDataHash,omitempty" doc:"sha256:<hex> over the user-data bytes; absent when there is none."`
+	MetadataOptions                 MetadataOptions    `json:"metadataOptions"`
+	PublicKeys                      []string           `json:"publicKeys,omitempty"`
+	Tags                            map[string]string  `json:"tags,omitempty"`
+	Warnings                        []string           `json:"warnings,omitempty" doc:"What the caller should know of this request, e.g. what a lint of the user-data found. Only on answers to changes."`
+	CreatedAt                       time.Time          `json:"createdAt"`
+	LaunchedAt                      *time.Time         `json:"launchedAt,omitempty" doc:"When it was first seen running."`
+}
+
+// HealthReason explains health (contract U-08). The message is no stable contract.
+type HealthReason struct {
+	Code     string     `json:"code" enum:"agent_pending,agent_never_reported,agent_gone_quiet,agent_disabled,agent_enrollment_pending"`
+	Message  string     `json:"message"`
+	Since    *time.Time `json:"since,omitempty"`
+	Deadline *time.Time `json:"deadline,omitempty" doc:"Only for agent_pending: after it the code becomes agent_never_reported."`
+}
+
+// AgentStatus is the guest agent's own liveness (contract U-10).
+type AgentStatus struct {
+	InstanceID          string     `json:"instanceId"`
+	Health              string     `json:"health" enum:"healthy,degraded,unhealthy,unknown,agent_disabled,enrollment_pending"`
+	LastHeartbeatAt     *time.Time `json:"lastHeartbeatAt,omitempty"`
+	Version             string     `json:"version,omitempty"`
+	LastReconcileResult string     `json:"lastReconcileResult,omitempty" enum:"ok,error"`
+	LastReconcileAt     *time.Time `json:"lastReconcileAt,omitempty"`
+}
+
+// BootCondition is what a boot made of its user-data, told by the guest's agent.
+type BootCondition struct {
+	Status       string    `json:"status" enum:"running,done,degraded,error,disabled"`
+	Detail       string    `json:"detail,omitempty"`
+	UserDataHash string    `json:"userDataHash,omitempty" doc:"Of the bytes that the boot really ran; compare with the instance's userDataHash."`
+	At           time.Time `json:"at"`
+}
+
+// DataVolume is a data volume of an instance (contract U-11).
+type DataVolume struct {
+	Device           string `json:"device" doc:"Guest device, e.g. /dev/vdb."`
+	VolumeID         string `json:"volumeId"`
+	SizeBytes        int64  `json:"sizeBytes"`
+	SourceSnapshotID string `json:"sourceSnapshotId,omitempty"`
+}
+
+// NetworkInterface is a card of an instance (contract U-12).
+type NetworkInterface struct {
+	ID        string `json:"id"`
+	PrivateIP string `json:"privateIp"`
+	SubnetID  string `json:"subnetId"`
+	VPCID     string `json:"vpcId"`
+	MAC       string `json:"macAddress"`
+}
+
+// Volume is a block device on a node, attached to an instance or to none.
+type Volume struct {
+	ID               string    `json:"id"`
+	ProjectID        string    `json:"projectId"`
+	SizeBytes        int64     `json:"sizeBytes"`
+	NodeID           string    `json:"nodeId" doc:"Where its file is; empty until its first instance is placed."`
+	InstanceID       string    `json:"instanceId,omitempty"`
+	Device           string    `json:"device,omitempty"`
+	Root             bool      `json:"root"`
+	AutoProvisioned  bool      `json:"autoProvisioned" doc:"Goes with its instance."`
+	SourceSnapshotID string    `json:"sourceSnapshotId,omitempty"`
+	CreatedAt        time.Time `json:"createdAt"`
+}
+
+// Subnet is a segment of a project's network.
+type Subnet struct {
+	ID      string `json:"id"`
+	VPCID   string `json:"vpcId"`
+	CIDR    string `json:"cidr"`
+	Default bool   `json:"default"`
+}
+
+// AttachVolume is the body of POST …/attach-volume: a volume of the project, or
+// the size of a new one.
+type AttachVolume struct {
+	VolumeID  string `json:"volumeId,omitempty"`
+	SizeBytes int64  `json:"sizeBytes,omitempty" minimum:"1048576" maximum:"70368744177664"`
+}
+
+// DetachVolume is the body of POST …/detach-volume.
+type DetachVolume struct {
+	VolumeID string `json:"volumeId" minLength:"1"`
+}
+
+// StartInstance is the optional body of POST …/start.
+type StartInstance struct {
+	Rerun bool `json:"rerun,omitempty" doc:"Give cloud-init a new instance-id, so that everything runs again; the guest's ssh host keys change."`
+}
+
+// EnableAgent is the optional body of POST …/enable-agent.
+type EnableAgent struct {
+	Force bool `json:"force,omitempty" doc:"Turn automatic activation into install-command for good."`
+}
+
+// EnabledAgent is its answer.
+type EnabledAgent struct {
+	Instance
+	InstallCommand string `json:"installCommand,omitempty" doc:"One-time command to run as root in the guest; shown once. Absent with automatic activation."`
+}
+
+// CreateImage is the body of POST …/create-image.
+type CreateImage struct {
+	Name string `json:"name" minLength:"1" maxLength:"255"`
 }
 
 // PatchInstance is the body of PATCH on an instance. Only what it names changes.
 type PatchInstance struct {
 	Name            *string           `json:"name,omitempty" minLength:"1" maxLength:"63"`
+	DesiredState    Nullable[string]  `json:"desiredState,omitzero" enum:"running,stopped" doc:"null: no wish."`
 	StartOnNodeBoot *bool             `json:"startOnNodeBoot,omitempty"`
 	Tags            map[string]string `json:"tags,omitzero" doc:"Replaces all tags; {} removes them."`
 }

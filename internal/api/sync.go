@@ -1,5 +1,7 @@
 package api
 
+import "time"
+
 // The node agent's sync: POST /v1/compute/nodes/{id}/sync. The agent sends all
 // that it observes and the revision of the desired set that it has. The server
 // answers at once when it has another revision or a wish, else it holds the
@@ -15,6 +17,7 @@ type SyncRequest struct {
 	Unknown     bool               `json:"unknown,omitempty" doc:"The hypervisor could not be read: instances says nothing."`
 	Instances   []ObservedInstance `json:"instances"`
 	Findings    []Finding          `json:"findings,omitempty"`
+	GoneVolumes []string           `json:"goneVolumes,omitempty" doc:"Volumes that were to go and are gone."`
 	WaitSeconds int64              `json:"waitSeconds,omitempty" minimum:"0" maximum:"60"`
 }
 
@@ -27,6 +30,9 @@ type ObservedInstance struct {
 	Step       string   `json:"step,omitempty" doc:"While preparing: the named step at work."`
 	Message    string   `json:"message,omitempty"`
 	SampleAgeS int64    `json:"sampleAgeSeconds,omitempty" doc:"Age of the hypervisor's own word on this VM."`
+	// BootID is the node's word for the VM's present process; it changes with
+	// every fresh boot.
+	BootID string `json:"bootId,omitempty"`
 }
 
 // SyncResponse is what the node is to bring about.
@@ -34,7 +40,70 @@ type SyncResponse struct {
 	Revision  string            `json:"revision"`
 	Changed   bool              `json:"changed" doc:"Instances holds the whole desired set; else keep what you have."`
 	Instances []DesiredInstance `json:"instances"`
+	Subnets   []DesiredSubnet   `json:"subnets" doc:"With changed: every subnet that an instance placed here has an interface in."`
+	Volumes   []KeptVolume      `json:"volumes" doc:"With changed: every volume that lives on this node, attached or not. One that the node has and this list has not is kept and reported; only gone removes."`
 	Consoles  []string          `json:"consoles,omitempty" doc:"Instances whose console output somebody waits for."`
+	Streams   []ConsoleStream   `json:"streams,omitempty" doc:"Two-way consoles that somebody waits for: dial each once."`
+	Uploads   []ImageUpload     `json:"uploads,omitempty" doc:"With changed: images to make of stopped instances."`
+}
+
+// DesiredSubnet is one layer-2 segment that the node has to provide.
+type DesiredSubnet struct {
+	ID        string `json:"id"`
+	ProjectID string `json:"projectId"`
+	VPCID     string `json:"vpcId"`
+	CIDR      string `json:"cidr"`
+	VPCCIDR   string `json:"vpcCidr"`
+}
+
+// KeptVolume is a volume file of the node.
+type KeptVolume struct {
+	ID   string `json:"id"`
+	Gone bool   `json:"gone,omitempty" doc:"Remove its file; report it in the next sync's goneVolumes."`
+}
+
+// ConsoleStream is one waiting two-way console: POST …/streams/{id} with
+// Upgrade: outcrop-console turns the connection into raw bytes both ways.
+type ConsoleStream struct {
+	ID         string `json:"id"`
+	InstanceID string `json:"instanceId"`
+}
+
+// ImageUpload asks the node for the volumes of a stopped instance as one image:
+// PUT …/uploads/{id}/{n} with volume n as a flat qcow2, root first.
+type ImageUpload struct {
+	ID         string   `json:"id"`
+	InstanceID string   `json:"instanceId"`
+	Epoch      int64    `json:"epoch" doc:"Of the stopped goal; the node refuses to read a VM of another."`
+	VolumeIDs  []string `json:"volumeIds"`
+}
+
+// AgentReports is what guests told the metadata service of their node: the body
+// of POST /v1/compute/nodes/{id}/agent-reports. Ages, not moments: the node's
+// clock is nobody's.
+type AgentReports struct {
+	_       struct{}      `json:"-" additionalProperties:"true"`
+	Reports []AgentReport `json:"reports"`
+}
+
+// AgentReport is the latest word of one guest's agent.
+type AgentReport struct {
+	_               struct{}    `json:"-" additionalProperties:"true"`
+	InstanceID      string      `json:"instanceId"`
+	AgeMS           int64       `json:"ageMs" minimum:"0" doc:"How long ago the node heard it."`
+	Version         string      `json:"version,omitempty"`
+	ReconcileResult string      `json:"reconcileResult,omitempty" enum:"ok,error"`
+	ReconcileAgeMS  int64       `json:"reconcileAgeMs,omitempty" minimum:"0"`
+	InstallCode     string      `json:"installCode,omitempty" doc:"The one-time code of the install command, with the first report after it ran."`
+	Boot            *BootReport `json:"boot,omitempty"`
+}
+
+// BootReport is what this boot of the guest made of its user-data.
+type BootReport struct {
+	_            struct{} `json:"-" additionalProperties:"true"`
+	Status       string   `json:"status" enum:"running,done,degraded,error,disabled"`
+	Detail       string   `json:"detail,omitempty" doc:"The module at fault and its message."`
+	UserDataHash string   `json:"userDataHash,omitempty" doc:"sha256:<hex> of the bytes that this boot really ran."`
 }
 
 // DesiredInstance is the goal of one VM. It carries all that the node needs, so
@@ -59,6 +128,28 @@ type DesiredInstance struct {
 	Volumes      []DesiredVolume `json:"volumes"`
 	UserDataHash string          `json:"userDataHash,omitempty" doc:"Hex sha256 of the user-data; fetch it from …/blobs/{sha256}."`
 	PublicKeys   []string        `json:"publicKeys,omitempty"`
+
+	// CloudInitID is the instance-id that cloud-init is told: the instance's own,
+	// or another one after a start that asked to run everything again.
+	CloudInitID     string             `json:"cloudInitId"`
+	Interfaces      []DesiredInterface `json:"interfaces" doc:"Primary first."`
+	ImageID         string             `json:"imageId"`
+	InstanceType    string             `json:"instanceType,omitempty"`
+	Region          string             `json:"region"`
+	Zone            string             `json:"availabilityZone"`
+	LaunchedAt      *time.Time         `json:"launchedAt,omitempty"`
+	Metadata        MetadataOptions    `json:"metadataOptions" doc:"In force at once, running or not."`
+	Tags            map[string]string  `json:"tags,omitempty"`
+	AgentEnabled    bool               `json:"agentEnabled"`
+	AgentActivation string             `json:"agentActivation" enum:"automatic,install-command"`
+}
+
+// DesiredInterface is one network card; address and MAC are fixed for its life.
+type DesiredInterface struct {
+	ID       string `json:"id"`
+	SubnetID string `json:"subnetId"`
+	MAC      string `json:"mac"`
+	Address  string `json:"address"`
 }
 
 // DesiredImage is what the root volume stands on.
@@ -74,4 +165,7 @@ type DesiredVolume struct {
 	ID        string `json:"id"`
 	SizeBytes int64  `json:"sizeBytes"`
 	Root      bool   `json:"root,omitempty"`
+	// Image is what the volume is an overlay of: the root's, or a data device's of
+	// a multi-volume image. Nil is an empty volume.
+	Image *DesiredImage `json:"image,omitempty"`
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"os"
@@ -116,14 +117,4 @@ func (o *agentOptions) open(log *slog.Logger) (hypervisor.Hypervisor, error) {
 		return fake.New(fake.Options{Dir: filepath.Join(o.data, "fake")})
 	}
 	return nil, usagef("--hypervisor is libvirt or fake, not %q", o.hypervisor)
-}
-
-// crashHook is for tests of crashes: OUTCROP_CRASH_AT=before:boot makes the agent
-// kill itself there, once per file named by OUTCROP_CRASH_ONCE.
-func crashHook(getenv func(string) string) (func(instance, step string, before bool), error) {
-	at, once := getenv("OUTCROP_CRASH_AT"), getenv("OUTCROP_CRASH_ONCE")
-	if at == "" || once == "" {
-		return nil, nil
-	}
-	return nodeagent.CrashAt(at, once)
 }

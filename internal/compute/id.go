@@ -13,6 +13,7 @@ const (
 	NICPrefix      = "eni-"
 	SubnetPrefix   = "subnet-"
 	VPCPrefix      = "vpc-"
+	SnapshotPrefix = "snap-"
 )
 
 const (

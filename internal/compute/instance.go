@@ -116,6 +116,9 @@ type InstanceSpec struct {
 	DesiredState    string // "", "running" or "stopped" (contract U-16)
 	StartOnNodeBoot bool
 	Metadata        MetadataOptions
+	// CloudInitID is the instance-id told to cloud-init where it is not the
+	// instance's own: after a start that asked to run everything again.
+	CloudInitID string
 }
 
 // Instance is a VM: what was asked for, where its life stands, where it runs.
@@ -137,6 +140,7 @@ type Instance struct {
 	ForceStopping bool
 	NodeID        string // empty until scheduled
 	RootVolumeID  string
+	ChangedAt     time.Time // last write of the row
 	CreatedAt     time.Time
 	LaunchedAt    time.Time // first time it was seen running
 	TerminatedAt  time.Time
@@ -147,6 +151,14 @@ type Observation struct {
 	Phase   Phase
 	Epoch   int64  // the last goal that the node began to act on
 	Message string // why, where Phase alone does not explain
+}
+
+// GuestID is the instance-id that cloud-init is told.
+func (i *Instance) GuestID() string {
+	if i.Spec.CloudInitID != "" {
+		return i.Spec.CloudInitID
+	}
+	return i.ID
 }
 
 // Phase is where a VM stands on its node.

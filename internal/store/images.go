@@ -6,12 +6,12 @@ import (
 	"github.com/outcrop-cloud/outcrop/internal/compute"
 )
 
-const imageSelect = `SELECT id, project_id, name, public, sha256, format, size_bytes, virtual_size, tags, created_at FROM images `
+const imageSelect = `SELECT id, project_id, name, public, sha256, format, size_bytes, virtual_size, tags, state, created_at FROM images `
 
 func scanImage(scan scanFunc) (m compute.Image, err error) {
 	var tags string
 	var created int64
-	if err = scan(&m.ID, &m.ProjectID, &m.Name, &m.Public, &m.SHA256, &m.Format, &m.SizeBytes, &m.VirtualSize, &tags, &created); err != nil {
+	if err = scan(&m.ID, &m.ProjectID, &m.Name, &m.Public, &m.SHA256, &m.Format, &m.SizeBytes, &m.VirtualSize, &tags, &m.State, &created); err != nil {
 		return m, err
 	}
 	m.CreatedAt = fromMicros(created)
@@ -45,9 +45,9 @@ func (tx *Tx) InsertImage(m *compute.Image) error {
 	if err != nil {
 		return err
 	}
-	_, err = tx.exec(`INSERT INTO images (id, project_id, name, public, sha256, format, size_bytes, virtual_size, tags, created_at)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,
-		m.ID, m.ProjectID, m.Name, m.Public, m.SHA256, m.Format, m.SizeBytes, m.VirtualSize, string(tags), micros(m.CreatedAt))
+	_, err = tx.exec(`INSERT INTO images (id, project_id, name, public, sha256, format, size_bytes, virtual_size, tags, state, created_at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
+		m.ID, m.ProjectID, m.Name, m.Public, m.SHA256, m.Format, m.SizeBytes, m.VirtualSize, string(tags), string(m.State), micros(m.CreatedAt))
 	return err
 }
 
@@ -70,7 +70,7 @@ func (tx *Tx) CountImageUsers(imageID string) (n int64, err error) {
 // ImageFileUsed reports whether any image still names the file.
 func (tx *Tx) ImageFileUsed(sha256 string) (bool, error) {
 	var n int64
-	err := tx.get(`SELECT COUNT(*) FROM images WHERE sha256 = $1`, []any{sha256}, &n)
+	err := tx.get(`SELECT (SELECT COUNT(*) FROM images WHERE sha256 = $1) + (SELECT COUNT(*) FROM image_volumes WHERE sha256 = $1)`, []any{sha256}, &n)
 	return n > 0, err
 }
 
@@ -78,7 +78,31 @@ func (tx *Tx) ImageFileUsed(sha256 string) (bool, error) {
 // with the digest (contract N-24).
 func (tx *Tx) ImageForNode(nodeID, sha256 string) (bool, error) {
 	var n int64
-	err := tx.get(`SELECT COUNT(*) FROM images m JOIN instances i ON i.image_id = m.id
-		WHERE m.sha256 = $1 AND i.node_id = $2 AND i.node_id <> '' AND i.state <> 'terminated'`, []any{sha256, nodeID}, &n)
+	err := tx.get(`SELECT COUNT(*) FROM instances i JOIN images m ON m.id = i.image_id LEFT JOIN image_volumes v ON v.image_id = m.id
+		WHERE (m.sha256 = $1 OR v.sha256 = $1) AND i.node_id = $2 AND i.node_id <> '' AND i.state <> 'terminated'`, []any{sha256, nodeID}, &n)
 	return n > 0, err
+}
+
+// CompleteImage writes what is known of an image once its bytes are there, or
+// that they will not come.
+func (tx *Tx) CompleteImage(m *compute.Image) error {
+	if err := tx.must(ErrNotFound, `UPDATE images SET sha256 = $2, format = $3, size_bytes = $4, virtual_size = $5, state = $6 WHERE id = $1`,
+		m.ID, m.SHA256, m.Format, m.SizeBytes, m.VirtualSize, string(m.State)); err != nil {
+		return err
+	}
+	for n, v := range m.Volumes {
+		if _, err := tx.exec(`INSERT INTO image_volumes (image_id, position, snapshot_id, sha256, format, size_bytes, virtual_size) VALUES ($1, $2, $3, $4, $5, $6, $7)`,
+			m.ID, n, v.SnapshotID, v.SHA256, v.Format, v.SizeBytes, v.VirtualSize); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ImageVolumes reads the data devices of an image.
+func (tx *Tx) ImageVolumes(imageID string) ([]compute.ImageVolume, error) {
+	return list(tx, `SELECT snapshot_id, sha256, format, size_bytes, virtual_size FROM image_volumes WHERE image_id = $1 ORDER BY position`, []any{imageID},
+		func(scan scanFunc) (v compute.ImageVolume, err error) {
+			return v, scan(&v.SnapshotID, &v.SHA256, &v.Format, &v.SizeBytes, &v.VirtualSize)
+		})
 }

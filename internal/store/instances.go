@@ -16,16 +16,16 @@ type Instance struct {
 }
 
 const instanceSelect = `SELECT id, project_id, node_id, spec, state, message, goal, epoch, deadline, force_stopping,
-	root_volume_id, created_at, launched_at, terminated_at, version FROM instances `
+	root_volume_id, changed_at, created_at, launched_at, terminated_at, version FROM instances `
 
 func scanInstance(scan scanFunc) (i Instance, err error) {
 	var spec string
-	var deadline, created, launched, terminated int64
+	var deadline, changed, created, launched, terminated int64
 	if err = scan(&i.ID, &i.ProjectID, &i.NodeID, &spec, &i.State, &i.Message, &i.Goal, &i.Epoch, &deadline, &i.ForceStopping,
-		&i.RootVolumeID, &created, &launched, &terminated, &i.version); err != nil {
+		&i.RootVolumeID, &changed, &created, &launched, &terminated, &i.version); err != nil {
 		return i, err
 	}
-	i.Deadline, i.CreatedAt = fromMicros(deadline), fromMicros(created)
+	i.Deadline, i.ChangedAt, i.CreatedAt = fromMicros(deadline), fromMicros(changed), fromMicros(created)
 	i.LaunchedAt, i.TerminatedAt = fromMicros(launched), fromMicros(terminated)
 	return i, json.Unmarshal([]byte(spec), &i.Spec)
 }
@@ -62,6 +62,15 @@ func (tx *Tx) OverdueInstances(limit int) ([]Instance, error) {
 	return list(tx, instanceSelect+`WHERE deadline <> 0 AND deadline <= $1 ORDER BY deadline LIMIT $2`, []any{micros(tx.Now), limit}, scanInstance)
 }
 
+// InstancesToConverge reads settled instances whose state is not what the
+// operator asked for. One in error is left alone until it has been so since
+// before errorBefore.
+func (tx *Tx) InstancesToConverge(errorBefore time.Time, limit int) ([]Instance, error) {
+	return list(tx, instanceSelect+`WHERE desired_state <> '' AND ((desired_state = 'running' AND state = 'stopped')
+		OR (desired_state = 'stopped' AND state = 'running') OR (desired_state = 'running' AND state = 'error' AND changed_at < $1))
+		ORDER BY id LIMIT $2`, []any{micros(errorBefore), limit}, scanInstance)
+}
+
 // CountInstances is how many instances of a project are not terminated.
 func (tx *Tx) CountInstances(projectID string) (n int64, err error) {
 	return n, tx.get(`SELECT COUNT(*) FROM instances WHERE project_id = $1 AND state <> 'terminated'`, []any{projectID}, &n)
@@ -85,15 +94,14 @@ func (tx *Tx) InsertInstance(i *compute.Instance, volumes []compute.Volume) erro
 		return err
 	}
 	if _, err := tx.exec(`INSERT INTO instances (id, project_id, image_id, node_id, spec, user_data_hash, state, message, goal, epoch, deadline,
-		force_stopping, root_volume_id, created_at, launched_at, terminated_at, version)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, 1)`,
+		force_stopping, root_volume_id, desired_state, changed_at, created_at, launched_at, terminated_at, version)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, 1)`,
 		i.ID, i.ProjectID, i.Spec.ImageID, i.NodeID, string(spec), i.Spec.UserDataHash, string(i.State), i.Message, string(i.Goal), i.Epoch,
-		micros(i.Deadline), i.ForceStopping, i.RootVolumeID, micros(i.CreatedAt), micros(i.LaunchedAt), micros(i.TerminatedAt)); err != nil {
+		micros(i.Deadline), i.ForceStopping, i.RootVolumeID, i.Spec.DesiredState, micros(tx.Now), micros(i.CreatedAt), micros(i.LaunchedAt), micros(i.TerminatedAt)); err != nil {
 		return err
 	}
-	for _, v := range volumes {
-		if _, err := tx.exec(`INSERT INTO volumes (id, instance_id, device, size_bytes, root, auto, created_at) VALUES ($1, $2, $3, $4, $5, $6, $7)`,
-			v.ID, i.ID, v.Device, v.SizeBytes, v.Root, v.Auto, micros(v.CreatedAt)); err != nil {
+	for n := range volumes {
+		if err := tx.InsertVolume(&volumes[n]); err != nil {
 			return err
 		}
 	}
@@ -108,9 +116,9 @@ func (tx *Tx) UpdateInstance(i *Instance) error {
 		return err
 	}
 	if err := tx.must(ErrStale, `UPDATE instances SET node_id = $3, spec = $4, user_data_hash = $5, state = $6, message = $7, goal = $8, epoch = $9,
-		deadline = $10, force_stopping = $11, launched_at = $12, terminated_at = $13, version = version + 1 WHERE id = $1 AND version = $2`,
+		deadline = $10, force_stopping = $11, launched_at = $12, terminated_at = $13, desired_state = $14, changed_at = $15, version = version + 1 WHERE id = $1 AND version = $2`,
 		i.ID, i.version, i.NodeID, string(spec), i.Spec.UserDataHash, string(i.State), i.Message, string(i.Goal), i.Epoch,
-		micros(i.Deadline), i.ForceStopping, micros(i.LaunchedAt), micros(i.TerminatedAt)); err != nil {
+		micros(i.Deadline), i.ForceStopping, micros(i.LaunchedAt), micros(i.TerminatedAt), i.Spec.DesiredState, micros(tx.Now)); err != nil {
 		return err
 	}
 	i.version++
@@ -121,23 +129,6 @@ func (tx *Tx) UpdateInstance(i *Instance) error {
 // hangs on them, and says how many.
 func (tx *Tx) PurgeTerminated(t time.Time) (int64, error) {
 	return tx.exec(`DELETE FROM instances WHERE state = 'terminated' AND terminated_at < $1`, micros(t))
-}
-
-// Volumes reads the volumes of an instance, root first.
-func (tx *Tx) Volumes(instanceID string) ([]compute.Volume, error) {
-	return list(tx, `SELECT id, instance_id, device, size_bytes, root, auto, created_at FROM volumes WHERE instance_id = $1 ORDER BY device`,
-		[]any{instanceID}, func(scan scanFunc) (v compute.Volume, err error) {
-			var created int64
-			err = scan(&v.ID, &v.InstanceID, &v.Device, &v.SizeBytes, &v.Root, &v.Auto, &created)
-			v.CreatedAt = fromMicros(created)
-			return v, err
-		})
-}
-
-// DeleteVolumes removes the volumes that came with the instance.
-func (tx *Tx) DeleteVolumes(instanceID string) error {
-	_, err := tx.exec(`DELETE FROM volumes WHERE instance_id = $1 AND auto`, instanceID)
-	return err
 }
 
 // Event is one line of an instance's timeline.

@@ -12,6 +12,7 @@ const nodeSelect = `SELECT n.id, n.state, n.facts, n.spec, n.created_at,
 	COALESCE((SELECT SUM(a.vcpus) FROM allocations a WHERE a.node_id = n.id), 0),
 	COALESCE((SELECT SUM(a.memory_bytes) FROM allocations a WHERE a.node_id = n.id), 0),
 	COALESCE((SELECT SUM(a.disk_bytes) FROM allocations a WHERE a.node_id = n.id), 0)
+	+ COALESCE((SELECT SUM(v.size_bytes) FROM volumes v WHERE v.node_id = n.id AND v.instance_id = ''), 0)
 	FROM nodes n JOIN node_liveness l ON l.node_id = n.id `
 
 func scanNode(scan scanFunc) (n compute.Node, err error) {

@@ -47,7 +47,16 @@ CREATE TABLE node_liveness (
     sampled_at BIGINT NOT NULL,
     boot_id    TEXT NOT NULL,
     revision   BIGINT NOT NULL,
-    desired    BIGINT NOT NULL
+    desired    BIGINT NOT NULL,
+    -- Boot id of the last sync whose consequences were drawn.
+    synced_boot TEXT NOT NULL DEFAULT ''
+);
+
+-- Loops that only one of several servers may run, and until when it may.
+CREATE TABLE leases (
+    name   TEXT PRIMARY KEY,
+    holder TEXT NOT NULL,
+    until  BIGINT NOT NULL
 );
 
 CREATE TABLE images (
@@ -60,6 +69,7 @@ CREATE TABLE images (
     size_bytes   BIGINT NOT NULL,
     virtual_size BIGINT NOT NULL,
     tags         TEXT NOT NULL,
+    state        TEXT NOT NULL,
     created_at   BIGINT NOT NULL
 );
 CREATE INDEX images_by_project ON images (project_id, created_at, id);
@@ -86,6 +96,8 @@ CREATE TABLE instances (
     deadline       BIGINT NOT NULL,
     force_stopping BOOLEAN NOT NULL,
     root_volume_id TEXT NOT NULL,
+    desired_state  TEXT NOT NULL,
+    changed_at     BIGINT NOT NULL,
     created_at     BIGINT NOT NULL,
     launched_at    BIGINT NOT NULL,
     terminated_at  BIGINT NOT NULL,
@@ -97,6 +109,7 @@ CREATE INDEX instances_by_image ON instances (image_id);
 CREATE INDEX instances_by_deadline ON instances (deadline) WHERE deadline <> 0;
 CREATE INDEX instances_by_blob ON instances (user_data_hash) WHERE user_data_hash <> '';
 CREATE INDEX instances_unplaced ON instances (created_at, id) WHERE state = 'creating' AND node_id = '';
+CREATE INDEX instances_desired ON instances (id) WHERE desired_state <> '';
 CREATE INDEX instances_terminated ON instances (terminated_at) WHERE state = 'terminated';
 
 -- Ids become DNS names, so they are unique under case folding, and for ever.
@@ -104,16 +117,25 @@ CREATE TABLE issued_ids (
     folded TEXT PRIMARY KEY
 );
 
+-- A volume is a file on its node. instance_id is empty while it is attached to
+-- none; auto volumes go with their instance. state is kept, or going until the
+-- node says that the file is gone.
 CREATE TABLE volumes (
     id          TEXT PRIMARY KEY,
-    instance_id TEXT NOT NULL REFERENCES instances (id) ON DELETE CASCADE,
+    project_id  TEXT NOT NULL REFERENCES projects (id),
+    node_id     TEXT NOT NULL,
+    instance_id TEXT NOT NULL,
     device      TEXT NOT NULL,
     size_bytes  BIGINT NOT NULL,
     root        BOOLEAN NOT NULL,
     auto        BOOLEAN NOT NULL,
+    snapshot_id TEXT NOT NULL,
+    going       BOOLEAN NOT NULL,
     created_at  BIGINT NOT NULL
 );
-CREATE INDEX volumes_by_instance ON volumes (instance_id);
+CREATE INDEX volumes_by_project ON volumes (project_id, created_at, id);
+CREATE INDEX volumes_by_instance ON volumes (instance_id) WHERE instance_id <> '';
+CREATE INDEX volumes_by_node ON volumes (node_id) WHERE node_id <> '';
 
 -- What the platform has handed out. It is written in the transaction that places
 -- the instance; free room is capacity less the sum of these rows, never a counter.

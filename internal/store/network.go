@@ -1,0 +1,121 @@
+package store
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/outcrop-cloud/outcrop/internal/vpc"
+)
+
+const subnetSelect = `SELECT s.id, s.vpc_id, s.project_id, s.cidr, s.is_default, s.last_address, v.cidr FROM subnets s JOIN vpcs v ON v.id = s.vpc_id `
+
+// Subnet is a subnet with the range of its VPC and the address given out last.
+type Subnet struct {
+	vpc.Subnet
+	VPCCIDR netip.Prefix
+	Last    netip.Addr // zero: none yet
+}
+
+func scanSubnet(scan scanFunc) (s Subnet, err error) {
+	var cidr, last, vpcCIDR string
+	if err = scan(&s.ID, &s.VPCID, &s.ProjectID, &cidr, &s.Default, &last, &vpcCIDR); err != nil {
+		return s, err
+	}
+	if s.CIDR, err = netip.ParsePrefix(cidr); err != nil {
+		return s, err
+	}
+	if s.VPCCIDR, err = netip.ParsePrefix(vpcCIDR); err != nil {
+		return s, err
+	}
+	if last != "" {
+		s.Last, err = netip.ParseAddr(last)
+	}
+	return s, err
+}
+
+// DefaultSubnet reads the subnet that a project's instances go into where the
+// create names none; ErrNotFound before the first one.
+func (tx *Tx) DefaultSubnet(projectID string) (Subnet, error) {
+	return one(tx, subnetSelect+`WHERE s.project_id = $1 AND s.is_default`, []any{projectID}, scanSubnet)
+}
+
+// Subnet reads a subnet of a project; ErrNotFound also for another project's.
+func (tx *Tx) Subnet(projectID, id string) (Subnet, error) {
+	return one(tx, subnetSelect+`WHERE s.id = $1 AND s.project_id = $2`, []any{id, projectID}, scanSubnet)
+}
+
+// Subnets reads all subnets of a project.
+func (tx *Tx) Subnets(projectID string) ([]Subnet, error) {
+	return list(tx, subnetSelect+`WHERE s.project_id = $1 ORDER BY s.created_at, s.id`, []any{projectID}, scanSubnet)
+}
+
+// SubnetsOn reads the subnets that instances on a node have cards in.
+func (tx *Tx) SubnetsOn(nodeID string) ([]Subnet, error) {
+	return list(tx, subnetSelect+`WHERE s.id IN (SELECT f.subnet_id FROM interfaces f JOIN instances i ON i.id = f.instance_id
+		WHERE i.node_id = $1 AND i.node_id <> '' AND i.state <> 'terminated') ORDER BY s.id`, []any{nodeID}, scanSubnet)
+}
+
+// InsertDefaultVPC makes the network that every project starts with.
+func (tx *Tx) InsertDefaultVPC(v vpc.VPC, s vpc.Subnet) error {
+	if _, err := tx.exec(`INSERT INTO vpcs (id, project_id, cidr, is_default, created_at) VALUES ($1, $2, $3, $4, $5)`,
+		v.ID, v.ProjectID, v.CIDR.String(), true, micros(tx.Now)); err != nil {
+		return err
+	}
+	_, err := tx.exec(`INSERT INTO subnets (id, vpc_id, project_id, cidr, is_default, last_address, created_at) VALUES ($1, $2, $3, $4, $5, '', $6)`,
+		s.ID, v.ID, v.ProjectID, s.CIDR.String(), true, micros(tx.Now))
+	return err
+}
+
+// AddressTaken reports whether an address of a subnet must not be given out: a
+// card has it, or gave it back less than a lease time ago.
+func (tx *Tx) AddressTaken(subnetID string, a netip.Addr) (bool, error) {
+	var n int64
+	err := tx.get(`SELECT COUNT(*) FROM interfaces WHERE subnet_id = $1 AND address = $2`, []any{subnetID, a.String()}, &n)
+	return n > 0, err
+}
+
+// InsertInterface writes a card and notes its address as the subnet's latest.
+func (tx *Tx) InsertInterface(f *vpc.Interface) error {
+	if _, err := tx.exec(`INSERT INTO interfaces (id, subnet_id, instance_id, device_index, mac, address, auto, released_at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, 0)`,
+		f.ID, f.SubnetID, f.InstanceID, f.DeviceIndex, f.MAC.String(), f.Address.String(), f.AutoProvisioned); err != nil {
+		return fmt.Errorf("giving out an address: %w", err)
+	}
+	_, err := tx.exec(`UPDATE subnets SET last_address = $2 WHERE id = $1`, f.SubnetID, f.Address.String())
+	return err
+}
+
+// MACTaken reports whether a card of the subnet has the MAC.
+func (tx *Tx) MACTaken(subnetID string, m vpc.MAC) (bool, error) {
+	var n int64
+	err := tx.get(`SELECT COUNT(*) FROM interfaces WHERE subnet_id = $1 AND mac = $2`, []any{subnetID, m.String()}, &n)
+	return n > 0, err
+}
+
+// ReleaseInterfaces gives back the cards of an instance; their addresses rest for
+// a lease time.
+func (tx *Tx) ReleaseInterfaces(instanceID string) error {
+	_, err := tx.exec(`UPDATE interfaces SET released_at = $2, instance_id = '' WHERE instance_id = $1`, instanceID, micros(tx.Now))
+	return err
+}
+
+// ForgetReleased removes cards that were given back before t.
+func (tx *Tx) ForgetReleased(t time.Time) error {
+	_, err := tx.exec(`DELETE FROM interfaces WHERE released_at <> 0 AND released_at < $1`, micros(t))
+	return err
+}
+
+const interfaceSelect = `SELECT f.id, f.subnet_id, s.vpc_id, f.instance_id, f.device_index, f.mac, f.address, f.auto FROM interfaces f JOIN subnets s ON s.id = f.subnet_id `
+
+func scanInterface(scan scanFunc) (f vpc.Interface, err error) {
+	var mac, address string
+	if err = scan(&f.ID, &f.SubnetID, &f.VPCID, &f.InstanceID, &f.DeviceIndex, &mac, &address, &f.AutoProvisioned); err != nil {
+		return f, err
+	}
+	if f.MAC, err = vpc.ParseMAC(mac); err != nil {
+		return f, err
+	}
+	f.Address, err = netip.ParseAddr(address)
+	return f, err
+}

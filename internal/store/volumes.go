@@ -1,0 +1,48 @@
+package store
+
+import "github.com/outcrop-cloud/outcrop/internal/compute"
+
+const volumeSelect = `SELECT id, project_id, node_id, instance_id, device, size_bytes, root, auto, snapshot_id, going, created_at FROM volumes `
+
+func scanVolume(scan scanFunc) (v compute.Volume, err error) {
+	var created int64
+	err = scan(&v.ID, &v.ProjectID, &v.NodeID, &v.InstanceID, &v.Device, &v.SizeBytes, &v.Root, &v.Auto, &v.SnapshotID, &v.Going, &created)
+	v.CreatedAt = fromMicros(created)
+	return v, err
+}
+
+// InsertVolume writes a new volume.
+func (tx *Tx) InsertVolume(v *compute.Volume) error {
+	_, err := tx.exec(`INSERT INTO volumes (id, project_id, node_id, instance_id, device, size_bytes, root, auto, snapshot_id, going, created_at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
+		v.ID, v.ProjectID, v.NodeID, v.InstanceID, v.Device, v.SizeBytes, v.Root, v.Auto, v.SnapshotID, v.Going, micros(v.CreatedAt))
+	return err
+}
+
+// UpdateVolume writes where a volume is and what it is attached to.
+func (tx *Tx) UpdateVolume(v *compute.Volume) error {
+	return tx.must(ErrNotFound, `UPDATE volumes SET node_id = $2, instance_id = $3, device = $4, auto = $5, going = $6 WHERE id = $1`,
+		v.ID, v.NodeID, v.InstanceID, v.Device, v.Auto, v.Going)
+}
+
+// Volume reads one volume of a project; ErrNotFound.
+func (tx *Tx) Volume(projectID, id string) (compute.Volume, error) {
+	return one(tx, volumeSelect+`WHERE id = $1 AND project_id = $2`, []any{id, projectID}, scanVolume)
+}
+
+// Volumes reads a page of a project's volumes, oldest first.
+func (tx *Tx) Volumes(projectID string, after Cursor, limit int) ([]compute.Volume, error) {
+	return list(tx, volumeSelect+`WHERE project_id = $1 AND (created_at, id) > ($2, $3) ORDER BY created_at, id LIMIT $4`,
+		[]any{projectID, after.At, after.ID, limit}, scanVolume)
+}
+
+// VolumesOn reads all volumes whose files are on a node, those that go included.
+func (tx *Tx) VolumesOn(nodeID string) ([]compute.Volume, error) {
+	return list(tx, volumeSelect+`WHERE node_id = $1 AND node_id <> '' ORDER BY id`, []any{nodeID}, scanVolume)
+}
+
+// DeleteVolume removes the row of a volume that the node says is gone.
+func (tx *Tx) DeleteVolume(id string) error {
+	_, err := tx.exec(`DELETE FROM volumes WHERE id = $1`, id)
+	return err
+}
