@@ -92,7 +92,7 @@ func explain(r *Request, d Decision, c census, from *Node, views func(func(*view
 		partition = r.partitions(c)[0]
 	}
 	q := newQuery(r, c, partition, from)
-	t := tally{reasons: make(map[reasonKey]*Reason), most: make(map[reasonKey]Shortfall)}
+	var t tally
 	var buf []Shortfall
 	for v := range views {
 		d.Nodes++
@@ -107,28 +107,22 @@ func explain(r *Request, d Decision, c census, from *Node, views func(func(*view
 	return d
 }
 
-type reasonKey struct {
-	code    Code
-	subject string
-}
-
 type tally struct {
-	reasons map[reasonKey]*Reason
-	most    map[reasonKey]Shortfall // with the most that any node has free
-	id      string
+	reasons []*tallied
+	id      string // of the nearest miss
 	nearest []Shortfall
 }
 
+type tallied struct {
+	Reason
+	most Shortfall // of the node that has the most free
+}
+
 func (t *tally) add(id string, misses []Shortfall) {
-	for _, m := range misses {
-		k := reasonKey{m.Code, m.Subject}
-		r := t.reasons[k]
-		if r == nil {
-			r = &Reason{Code: m.Code, Subject: m.Subject}
-			t.reasons[k], t.most[k] = r, m
-		}
-		if m.Free > t.most[k].Free {
-			t.most[k] = m
+	for i := range misses {
+		r := t.reason(&misses[i])
+		if misses[i].Free > r.most.Free {
+			r.most = misses[i]
 		}
 		r.Nodes++
 		if len(misses) == 1 {
@@ -141,13 +135,26 @@ func (t *tally) add(id string, misses []Shortfall) {
 	}
 }
 
+// reason finds the reason of a miss. There are few, so looking at all of them is
+// the fastest.
+func (t *tally) reason(m *Shortfall) *tallied {
+	for _, r := range t.reasons {
+		if r.Code == m.Code && r.Subject == m.Subject {
+			return r
+		}
+	}
+	r := &tallied{Reason{Code: m.Code, Subject: m.Subject}, *m}
+	t.reasons = append(t.reasons, r)
+	return r
+}
+
 // name keeps the MaxNamed least ids in order, so that the list does not depend on
 // the order in which nodes come by.
 func (r *Reason) name(id string) {
-	i, _ := slices.BinarySearch(r.NodeIDs, id)
-	if i >= MaxNamed {
+	if len(r.NodeIDs) == MaxNamed && id > r.NodeIDs[MaxNamed-1] {
 		return
 	}
+	i, _ := slices.BinarySearch(r.NodeIDs, id)
 	r.NodeIDs = slices.Insert(r.NodeIDs, i, id)
 	if len(r.NodeIDs) > MaxNamed {
 		r.NodeIDs = r.NodeIDs[:MaxNamed]
@@ -202,9 +209,9 @@ func lack(misses []Shortfall) float64 {
 // list orders the reasons by how many nodes they refuse alone, then at all.
 func (t *tally) list() []Reason {
 	var list []Reason
-	for k, r := range t.reasons {
-		r.Text = text(r, t.most[k])
-		list = append(list, *r)
+	for _, r := range t.reasons {
+		r.Text = r.text()
+		list = append(list, r.Reason)
 	}
 	slices.SortFunc(list, func(a, b Reason) int {
 		return cmp.Or(cmp.Compare(b.Alone, a.Alone), cmp.Compare(b.Nodes, a.Nodes),
@@ -213,16 +220,15 @@ func (t *tally) list() []Reason {
 	return list
 }
 
-// text says the reason in counts. most is the shortfall of the node that has the
-// most free.
-func text(r *Reason, most Shortfall) string {
+// text says the reason in counts.
+func (r *tallied) text() string {
 	n, are, have := "1 node", "is", "has"
 	do := "does"
 	if r.Nodes != 1 {
 		n, are, have, do = strconv.Itoa(r.Nodes)+" nodes", "are", "have", "do"
 	}
 	room := func(what string, format func(int64) string) string {
-		return fmt.Sprintf("%s %s too %s free: %s needed, at most %s free", n, have, what, format(most.Need), format(max(0, most.Free)))
+		return fmt.Sprintf("%s %s too %s free: %s needed, at most %s free", n, have, what, format(r.most.Need), format(max(0, r.most.Free)))
 	}
 	switch r.Code {
 	case CodeRole:

@@ -22,7 +22,8 @@ type Index struct {
 	domains [len(levels)]map[domain][]*entry
 	groups  map[string]*[len(levels)]census
 	labels  postings
-	rare    int // rareNodes
+	// The constants of these names; tests make them small.
+	few, maxValues int
 }
 
 // pool holds nodes that differ in nothing that nearly every request asks for.
@@ -37,6 +38,7 @@ type poolKey struct {
 	suspect      bool
 	keys         int    // number of free countable keys
 	free         string // the keys
+	divided      string // values of the labels that divide the pools
 	region, zone string
 	architecture string
 }
@@ -46,13 +48,13 @@ func (a poolKey) compare(b poolKey) int {
 	if a.suspect != b.suspect {
 		return cmp.Compare(oneIf(a.suspect), oneIf(b.suspect))
 	}
-	return cmp.Or(cmp.Compare(a.keys, b.keys), cmp.Compare(a.free, b.free), cmp.Compare(a.region, b.region),
+	return cmp.Or(cmp.Compare(a.keys, b.keys), cmp.Compare(a.free, b.free), cmp.Compare(a.divided, b.divided), cmp.Compare(a.region, b.region),
 		cmp.Compare(a.zone, b.zone), cmp.Compare(a.architecture, b.architecture))
 }
 
 // NewIndex makes an Index of nodes.
 func NewIndex(nodes []Node) *Index {
-	ix := &Index{nodes: make(map[string]*entry, len(nodes)), groups: make(map[string]*[len(levels)]census), labels: newPostings(), rare: rareNodes}
+	ix := &Index{nodes: make(map[string]*entry, len(nodes)), groups: make(map[string]*[len(levels)]census), labels: newPostings(), few: few, maxValues: maxValues}
 	for i := range ix.domains {
 		ix.domains[i] = make(map[domain][]*entry)
 	}
@@ -69,7 +71,7 @@ func (ix *Index) Upsert(n Node) {
 	e := &entry{view: viewOf(&n), rank: rand.Uint64()}
 	ix.nodes[n.ID] = e
 	for seat, members := range n.Members {
-		ix.count(e, seat, members)
+		ix.seat(e, seat, members)
 	}
 	ix.labels.add(e)
 	ix.link(e)
@@ -84,7 +86,7 @@ func (ix *Index) Remove(nodeID string) {
 	ix.unlink(e)
 	ix.labels.remove(e)
 	for seat, members := range e.Members {
-		ix.count(e, seat, -members)
+		ix.seat(e, seat, -members)
 	}
 	delete(ix.nodes, nodeID)
 }
@@ -119,7 +121,7 @@ func (ix *Index) allocate(a Allocation, sign int64) {
 	}
 	if a.Seat.Group != "" {
 		addTo(&e.Members, a.Seat, sign)
-		ix.count(e, a.Seat, sign)
+		ix.seat(e, a.Seat, sign)
 	}
 	e.load, e.free = load(e.Node), freeKeys(e.Node)
 	if pooled {
@@ -136,21 +138,21 @@ func addTo[K comparable](m *map[K]int64, k K, n int64) {
 	}
 }
 
-// count keeps the census of the seat's group at every level.
-func (ix *Index) count(e *entry, seat Seat, members int64) {
-	g := ix.groups[seat.Group]
+// seat keeps the census of the seat's group at every level.
+func (ix *Index) seat(e *entry, at Seat, members int64) {
+	g := ix.groups[at.Group]
 	if g == nil {
 		g = new([len(levels)]census)
 		for i := range g {
 			g[i] = make(census)
 		}
-		ix.groups[seat.Group] = g
+		ix.groups[at.Group] = g
 	}
 	for i := range g {
-		g[i].add(e.domains[i], seat.Partition, members)
+		g[i].add(e.domains[i], at.Partition, members)
 	}
 	if len(g[0]) == 0 {
-		delete(ix.groups, seat.Group)
+		delete(ix.groups, at.Group)
 	}
 }
 
@@ -187,7 +189,7 @@ func (ix *Index) unlink(e *entry) {
 
 // joinPool puts e into the pool of its kind, where its load belongs.
 func (ix *Index) joinPool(e *entry) {
-	k := poolKey{e.Liveness == compute.LivenessSuspect, len(e.free), strings.Join(e.free, "\x00"), e.Region, e.Zone, e.Architecture}
+	k := poolKey{e.Liveness == compute.LivenessSuspect, len(e.free), strings.Join(e.free, "\x00"), e.divided, e.Region, e.Zone, e.Architecture}
 	i, ok := slices.BinarySearchFunc(ix.pools, k, comparePool)
 	if !ok {
 		ix.pools = slices.Insert(ix.pools, i, &pool{poolKey: k, free: e.free, zoneDomain: e.domains[zoneLevel]})

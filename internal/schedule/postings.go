@@ -1,30 +1,40 @@
 package schedule
 
 import (
+	"iter"
 	"maps"
+	"math"
 	"slices"
+	"strconv"
 
 	"github.com/outcrop-cloud/outcrop/internal/compute"
 )
 
-// maxPosted bounds the keys that have lists, and with it their memory.
-const maxPosted = 64
+// Bounds of what an Index learns of labels, and with them of its memory.
+const (
+	maxDividing = 8  // keys that divide the pools
+	maxValues   = 16 // of a key for it to divide the pools
+	maxListed   = 64 // keys with lists
+)
 
-// set is a set of entries.
-type set map[*entry]struct{}
-
-// postings find the nodes of a label that few nodes have. Only keys that a
-// request has asked for get lists.
+// postings are what an Index knows of labels. A key is learnt when a request first
+// asks for it, which takes a look at every node: one with few values, as the name
+// of a pool of machines, divides the pools, so that each holds one value of it;
+// of any other key, as a serial number, there are lists by value.
 type postings struct {
-	nodes map[string]int            // nodes with the key, of every key
-	lists map[string]map[string]set // by key and value
+	nodes    map[string]int // nodes with the key, of every key
+	dividing []string
+	lists    map[string]map[string]set // by key and value
 }
+
+type set map[*entry]struct{}
 
 func newPostings() postings {
 	return postings{nodes: make(map[string]int), lists: make(map[string]map[string]set)}
 }
 
 func (p *postings) add(e *entry) {
+	e.divided = p.divide(e)
 	for k, v := range e.Labels {
 		p.nodes[k]++
 		if values, ok := p.lists[k]; ok {
@@ -47,6 +57,19 @@ func (p *postings) remove(e *entry) {
 	}
 }
 
+// divide writes e's values of the dividing keys.
+func (p *postings) divide(e *entry) string {
+	var b []byte
+	for _, k := range p.dividing {
+		if v, ok := e.Labels[k]; ok {
+			b = strconv.AppendQuote(b, v)
+		} else {
+			b = append(b, '-')
+		}
+	}
+	return string(b)
+}
+
 func post(values map[string]set, v string, e *entry) {
 	if values[v] == nil {
 		values[v] = make(set)
@@ -54,65 +77,64 @@ func post(values map[string]set, v string, e *entry) {
 	values[v][e] = struct{}{}
 }
 
-// narrow returns sets that together hold every node that meets the selector with
-// the fewest nodes; false when no selector is met by few.
-func (ix *Index) narrow(selectors []compute.Selector) ([]set, bool) {
-	var least []set
-	most := len(ix.nodes) / ix.rare
-	fewest := most + 1
+// learn takes in the keys that a request asks for.
+func (ix *Index) learn(selectors []compute.Selector) {
+	p := &ix.labels
 	for i := range selectors {
-		sets, ok := ix.sets(&selectors[i], most)
-		if !ok {
+		key := selectors[i].Key
+		if p.nodes[key] == 0 || p.lists[key] != nil || slices.Contains(p.dividing, key) || len(p.lists) == maxListed {
 			continue
 		}
+		values := make(map[string]set)
+		for _, e := range ix.nodes {
+			if v, ok := e.Labels[key]; ok {
+				post(values, v, e)
+			}
+		}
+		if len(values) > ix.maxValues || len(p.dividing) == maxDividing {
+			p.lists[key] = values
+			continue
+		}
+		p.dividing = append(p.dividing, key)
+		for _, e := range ix.nodes {
+			e.divided = p.divide(e)
+			if ix.leavePool(e) {
+				ix.joinPool(e)
+			}
+		}
+	}
+}
+
+// narrow returns lists of every node that can meet the selector with the fewest
+// such nodes, and their number: the largest int when no selector tells.
+func (ix *Index) narrow(selectors []compute.Selector) (least []iter.Seq[*entry], fewest int) {
+	ix.learn(selectors)
+	fewest = math.MaxInt
+	for i := range selectors {
+		s := &selectors[i]
+		values := ix.labels.lists[s.Key]
+		switch {
+		case s.Op == compute.OpNotIn || s.Op == compute.OpMissing:
+			continue
+		case ix.labels.nodes[s.Key] == 0:
+			return nil, 0
+		case values == nil || s.Op != compute.OpIn && ix.labels.nodes[s.Key]*few > len(ix.nodes):
+			continue
+		}
+		wanted := s.Values
+		if s.Op != compute.OpIn {
+			wanted = slices.Collect(maps.Keys(values))
+		}
 		n := 0
-		for _, s := range sets {
-			n += len(s)
+		for _, v := range wanted {
+			n += len(values[v])
 		}
 		if n < fewest {
-			least, fewest = sets, n
+			least, fewest = nil, n
+			for _, v := range wanted {
+				least = append(least, maps.Keys(values[v]))
+			}
 		}
 	}
-	return least, fewest <= most
-}
-
-// sets are the nodes that meet the selector by having its label; false when it
-// does not ask for the label to be there, or when surely more than most do.
-func (ix *Index) sets(s *compute.Selector, most int) ([]set, bool) {
-	n := ix.labels.nodes[s.Key]
-	switch {
-	case s.Op == compute.OpNotIn || s.Op == compute.OpMissing:
-		return nil, false
-	case n == 0:
-		return nil, true
-	case s.Op != compute.OpIn && n > most:
-		return nil, false
-	}
-	values := ix.list(s.Key)
-	if values == nil {
-		return nil, false
-	}
-	if s.Op != compute.OpIn {
-		return slices.Collect(maps.Values(values)), true
-	}
-	var sets []set
-	for _, v := range s.Values {
-		sets = append(sets, values[v])
-	}
-	return sets, true
-}
-
-// list is the key's list, made at its first use.
-func (ix *Index) list(key string) map[string]set {
-	if values, ok := ix.labels.lists[key]; ok || len(ix.labels.lists) == maxPosted {
-		return values
-	}
-	values := make(map[string]set)
-	for _, e := range ix.nodes {
-		if v, ok := e.Labels[key]; ok {
-			post(values, v, e)
-		}
-	}
-	ix.labels.lists[key] = values
-	return values
+	return least, fewest
 }

@@ -275,7 +275,8 @@ func TestPlaceAgainstDumbModel(t *testing.T) { // contract: N-03 N-14 N-17 N-23 
 	rapid.Check(t, func(t *rapid.T) {
 		m := &dumb{}
 		ix := NewIndex(nil)
-		ix.rare = rapid.SampledFrom([]int{1, 2, rareNodes}).Draw(t, "rare")
+		ix.few = rapid.SampledFrom([]int{0, 1, 2, few}).Draw(t, "few")
+		ix.maxValues = rapid.SampledFrom([]int{0, 2, maxValues}).Draw(t, "maxValues")
 		// Few groups a history, so that they grow.
 		groups := append([]string{""}, rapid.SliceOfN(rapid.SampledFrom(slices.Sorted(maps.Keys(groupRules))), 1, 2).Draw(t, "groups")...)
 		number := 0

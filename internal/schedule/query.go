@@ -15,7 +15,8 @@ type query struct {
 	keys    []string // of Countables with a need, sorted
 	level   int      // of the group's rule, an index into levels
 	ranks   ranks
-	staying bool // the node that the instance is on may be asked
+	texts   []string // of Selectors, as far as they were asked for
+	staying bool     // the node that the instance is on may be asked
 }
 
 // newQuery makes r ready. from is the node that the instance is on, nil when it
@@ -100,11 +101,22 @@ func (q *query) checkPlace(v *view, miss func(Shortfall) bool) bool {
 
 func (q *query) checkSelectors(v *view, miss func(Shortfall) bool) bool {
 	for i := range q.Selectors {
-		if s := &q.Selectors[i]; !s.Matches(v.Labels) && !miss(Shortfall{Code: CodeSelector, Subject: s.String()}) {
+		if !q.Selectors[i].Matches(v.Labels) && !miss(Shortfall{Code: CodeSelector, Subject: q.selector(i)}) {
 			return false
 		}
 	}
 	return true
+}
+
+// selector is the text of a selector, written once.
+func (q *query) selector(i int) string {
+	if q.texts == nil {
+		q.texts = make([]string, len(q.Selectors))
+	}
+	if q.texts[i] == "" {
+		q.texts[i] = q.Selectors[i].String()
+	}
+	return q.texts[i]
 }
 
 // checkRoom refuses only growth: what a node has too much of is in nobody's way

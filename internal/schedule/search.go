@@ -8,9 +8,9 @@ import (
 	"github.com/outcrop-cloud/outcrop/internal/compute"
 )
 
-// rareNodes is the share of the fleet, one in so many, up to which nodes are better
-// looked up than come upon while walking through the fleet in order.
-const rareNodes = 64
+// few nodes are better looked at one by one than come upon while walking through
+// the fleet in order; and one in so many is rare enough to be looked up.
+const few = 64
 
 // Place decides as the function Place does for the nodes of the Index.
 func (ix *Index) Place(r Request) Decision {
@@ -80,33 +80,58 @@ func (ix *Index) census(g *Group) census {
 // search is the best node so far.
 type search struct {
 	*query
-	tier int64 // the cost to the group's rule that counts now
-	best *entry
-	at   standing
+	tier     int64 // the cost to the group's rule that counts now
+	best     *entry
+	at       standing
+	dividing []string // label keys
+	tries    int      // nodes that a walk may still look at closely; negative when it gave up
 }
 
 func (ix *Index) best(q *query) *entry {
 	s := search{query: q}
 	if q.level < 0 {
-		ix.walk(&s)
+		ix.look(&s, tier{all: true})
 		return s.best
 	}
 	for t := range ix.tiers(q) {
 		s.tier = t.cost
-		if t.walk {
-			ix.walk(&s)
-		}
-		for _, d := range t.domains {
-			s.scan(slices.Values(ix.domains[q.level][d]))
-		}
-		if s.best != nil {
+		if ix.look(&s, t); s.best != nil {
 			break
 		}
 	}
 	return s.best
 }
 
+// look finds the best node of a tier. Where lists hold all of its nodes that can
+// fit, it walks no longer than reading the shortest of them would take: a walk
+// ends early when many fit, a list is short when few can.
+func (ix *Index) look(s *search, t tier) {
+	lists, n := ix.narrow(s.Selectors)
+	s.dividing = ix.labels.dividing
+	if !t.all {
+		if listed := ix.count(s.level, t.domains); listed < n {
+			lists, n = nil, listed
+			for _, d := range t.domains {
+				lists = append(lists, slices.Values(ix.domains[s.level][d]))
+			}
+		}
+	}
+	if n > ix.few {
+		if s.tries = n; ix.walk(s) {
+			return
+		}
+		s.best = nil
+	}
+	s.tries = n
+	for _, list := range lists {
+		s.scan(list)
+	}
+}
+
 func (s *search) fits(e *entry) bool {
+	if s.tries--; s.tries < 0 {
+		return true // to end the walk
+	}
 	if s.level >= 0 {
 		if c, ok := s.ranks.cost(e.domains[s.level]); !ok || c != s.tier {
 			return false
@@ -130,14 +155,9 @@ func (s *search) offer(e *entry) {
 	}
 }
 
-// walk goes through the pools in order and takes the first of each that fits.
-func (ix *Index) walk(s *search) {
-	if sets, ok := ix.narrow(s.Selectors); ok {
-		for _, set := range sets {
-			s.scan(maps.Keys(set))
-		}
-		return
-	}
+// walk goes through the pools in order and takes the first of each that fits. It
+// reports whether it came to the end.
+func (ix *Index) walk(s *search) bool {
 	for _, p := range ix.pools {
 		if !s.worth(p) {
 			continue
@@ -150,10 +170,14 @@ func (ix *Index) walk(s *search) {
 		} else {
 			e = p.root.first(0, s.query, s.fits)
 		}
+		if s.tries < 0 {
+			return false
+		}
 		if e != nil {
 			s.offer(e)
 		}
 	}
+	return true
 }
 
 // worth reports whether p may hold a node that fits and is better than the best.
@@ -172,15 +196,21 @@ func (s *search) worth(p *pool) bool {
 			return false
 		}
 	}
+	for i := range s.Selectors {
+		// All nodes of the pool are alike in the labels that divide the pools.
+		if c := &s.Selectors[i]; slices.Contains(s.dividing, c.Key) && !c.Matches(p.root.Labels) {
+			return false
+		}
+	}
 	return s.best == nil || p.suspect == s.at.suspect && stranded(p.free, s.keys) <= s.at.stranded || !p.suspect && s.at.suspect
 }
 
-// tier is a set of nodes of the same cost to a group's rule: those of domains, or
-// when walk is set all of that cost.
+// tier is the nodes of the same cost to a group's rule: those of domains, or of all
+// domains.
 type tier struct {
 	cost    int64
 	domains []domain
-	walk    bool
+	all     bool
 }
 
 // tiers are the costs to try, the least first.
@@ -212,8 +242,6 @@ func (ix *Index) tiers(q *query) iter.Seq[tier] {
 			t := tier{cost: c, domains: domains[c]}
 			if ok && c == fresh {
 				t = ix.freshTier(q, fresh)
-			} else if !ix.few(q.level, t.domains) {
-				t = tier{cost: c, walk: true}
 			}
 			if !yield(t) {
 				return
@@ -223,30 +251,26 @@ func (ix *Index) tiers(q *query) iter.Seq[tier] {
 }
 
 // freshTier is the tier of the domains without members and of all that cost the
-// same. Where few domains are left without members they are looked up.
+// same. Where such domains are rare they are listed.
 func (ix *Index) freshTier(q *query, cost int64) tier {
 	all := ix.domains[q.level]
-	t := tier{cost: cost, walk: true}
-	if (len(all)-len(q.ranks.census))*ix.rare >= len(all) {
+	t := tier{cost: cost}
+	if t.all = (len(all)-len(q.ranks.census))*ix.few >= len(all); t.all {
 		return t
 	}
-	var domains []domain
 	for d := range all {
 		if c, ok := q.ranks.cost(d); ok && c == cost {
-			domains = append(domains, d)
+			t.domains = append(t.domains, d)
 		}
-	}
-	if ix.few(q.level, domains) {
-		t.domains, t.walk = domains, false
 	}
 	return t
 }
 
-// few reports whether the nodes of domains are better looked at one by one.
-func (ix *Index) few(level int, domains []domain) bool {
-	nodes := 0
+// count is the number of nodes in domains.
+func (ix *Index) count(level int, domains []domain) int {
+	n := 0
 	for _, d := range domains {
-		nodes += len(ix.domains[level][d])
+		n += len(ix.domains[level][d])
 	}
-	return nodes*ix.rare <= ix.placed
+	return n
 }

@@ -12,6 +12,7 @@ import (
 // without room.
 type entry struct {
 	view
+	divided     string        // see postings.divide
 	room        compute.Usage // committable less used; may be negative
 	most        compute.Usage // of the entry and all below it, each resource by itself
 	left, right *entry
