@@ -281,3 +281,8 @@ type NewAPIKey struct {
 func (NewAPIKey) TransformSchema(r huma.Registry, s *huma.Schema) *huma.Schema {
 	return APIKey{}.TransformSchema(r, s)
 }
+
+// Deleted is the answer to a delete.
+type Deleted struct {
+	ID string `json:"id" doc:"Of what is gone."`
+}

@@ -75,7 +75,7 @@ func (s *Server) withRequest(next http.Handler) http.Handler {
 				}
 				err := fmt.Errorf("panic: %v\n%s", p, debug.Stack())
 				if rec.status == 0 {
-					writeError(rec, refuse(r.Context(), s.log, err))
+					fail(rec, r, refuse(r.Context(), s.log, err))
 				} else {
 					refuse(r.Context(), s.log, err)
 				}
@@ -104,11 +104,11 @@ func (s *Server) dispatch(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Allow", probe.header.Get("Allow"))
 		e := render(fault.New(fault.Invalid, "%s is not for %s; it takes %s", r.Method, r.URL.Path, probe.header.Get("Allow")))
 		e.status, e.Code = http.StatusMethodNotAllowed, "METHOD_NOT_ALLOWED"
-		writeError(w, e)
+		fail(w, r, e)
 	case probe.status >= 300 && probe.status < 400:
 		h.ServeHTTP(w, r)
 	default:
-		writeError(w, render(fault.New(fault.NotFound, "there is no %s in this API; see /openapi.json", r.URL.Path)))
+		fail(w, r, render(fault.New(fault.NotFound, "there is no %s in this API; see /openapi.json", r.URL.Path)))
 	}
 }
 
