@@ -3,6 +3,7 @@ package schedule
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -234,7 +235,7 @@ func (r *tallied) text() string {
 	case CodeRole:
 		return fmt.Sprintf("%s %s of the role %s, which runs no instances", n, are, r.Subject)
 	case CodeState:
-		return fmt.Sprintf("%s %s not ready but %s", n, are, r.Subject)
+		return fmt.Sprintf("%s %s in the state %s", n, are, r.Subject)
 	case CodeUnreachable:
 		return fmt.Sprintf("%s %s unreachable", n, are)
 	case CodeRegion, CodeZone:
@@ -256,7 +257,7 @@ func (r *tallied) text() string {
 	case CodeGroup:
 		return fmt.Sprintf("%s %s ruled out by the placement group, at the level of the %s", n, are, r.Subject)
 	case CodeGroupLevel:
-		return fmt.Sprintf("%s %s not say on which %s they stand, so the placement group cannot use them", n, do, r.Subject)
+		return fmt.Sprintf("%s %s no declared %s, which the placement group asks for", n, have, r.Subject)
 	case CodeAvoided:
 		return fmt.Sprintf("%s %s to be avoided this time", n, are)
 	default:
@@ -276,9 +277,17 @@ func fix(misses []Shortfall) string {
 func (m Shortfall) fix() string {
 	room := func(what string, format func(int64) string) string {
 		if m.Need > m.Total {
-			return fmt.Sprintf("ask for at most %s of %s: that is all it can hold when empty", format(max(0, m.Total)), what)
+			return fmt.Sprintf("%s: ask for at most %s, all that it holds when empty", what, format(max(0, m.Total)))
 		}
-		return fmt.Sprintf("free %s more of %s, or ask for at most %s", format(less(m.Need, 0)-m.Free), what, format(max(0, m.Free)))
+		lacks := m.Need - m.Free
+		if lacks < 0 { // out of range
+			lacks = math.MaxInt64
+		}
+		more := fmt.Sprintf("%s: free %s more", what, format(lacks))
+		if m.Free > 0 {
+			more += ", or ask for at most " + format(m.Free)
+		}
+		return more
 	}
 	switch m.Code {
 	case CodeRole:
@@ -304,7 +313,7 @@ func (m Shortfall) fix() string {
 	case CodeGroup:
 		return "add a node on a " + m.Subject + " that the group's rule allows, or make the rule best effort"
 	case CodeGroupLevel:
-		return "declare on which " + m.Subject + " it stands"
+		return "declare its " + m.Subject
 	case CodeAvoided:
 		return "do not avoid it"
 	default:

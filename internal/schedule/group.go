@@ -191,8 +191,10 @@ func (k *ranks) price(all, own int64, declared, home bool) (int64, bool) {
 		if !k.settled {
 			return oneIf(!declared), true
 		}
-		at := declared && home
-		return oneIf(!at), at || !k.rule.Strict
+		if declared && home {
+			return 0, true
+		}
+		return 1 + oneIf(!declared), !k.rule.Strict
 	default:
 		return oneIf(own == 0), all == own
 	}

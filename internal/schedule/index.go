@@ -91,6 +91,19 @@ func (ix *Index) Remove(nodeID string) {
 	delete(ix.nodes, nodeID)
 }
 
+// Snapshot is the fleet as it is now, ordered by id. It does not change with the
+// Index; it shares the maps that an Index does not change.
+func (ix *Index) Snapshot() *Snapshot {
+	s := &Snapshot{Nodes: make([]Node, 0, len(ix.nodes))}
+	for _, e := range ix.nodes {
+		n := *e.Node
+		n.Held, n.Members = maps.Clone(n.Held), maps.Clone(n.Members)
+		s.Nodes = append(s.Nodes, n)
+	}
+	slices.SortFunc(s.Nodes, func(a, b Node) int { return cmp.Compare(a.ID, b.ID) })
+	return s
+}
+
 // SetLiveness says what a node's heartbeats make of it by now.
 func (ix *Index) SetLiveness(nodeID string, status compute.LivenessStatus) {
 	if e := ix.nodes[nodeID]; e != nil && e.Liveness != status {

@@ -271,7 +271,7 @@ func (m *dumb) judge(t *rapid.T, r *Request, d Decision) {
 // Random histories: the index answers as a look at every node does, and both as
 // the dumb model allows. Never over-committed, no strict group broken, a place
 // found whenever there is one, over-full nodes refuse only growth.
-func TestPlaceAgainstDumbModel(t *testing.T) { // contract: N-03 N-14 N-17 N-23 // lesson 13 16
+func TestPlaceAgainstDumbModel(t *testing.T) { // contract: N-03 N-12 N-14 N-17 N-23 U-14 // lesson 13 16 18
 	rapid.Check(t, func(t *rapid.T) {
 		m := &dumb{}
 		ix := NewIndex(nil)
@@ -296,6 +296,7 @@ func TestPlaceAgainstDumbModel(t *testing.T) { // contract: N-03 N-14 N-17 N-23 
 			return m.nodes[rapid.IntRange(0, len(m.nodes)-1).Draw(t, "which")].ID
 		}
 		t.Repeat(map[string]func(*rapid.T){
+			"rebalance": func(t *rapid.T) { m.rebalance(t, rapid.SampledFrom(groups[1:]).Draw(t, "whose")) },
 			"place": func(t *rapid.T) {
 				r := drawRequest(t, groups)
 				if len(m.placed) > 0 && rapid.IntRange(0, 3).Draw(t, "move") == 0 {
@@ -314,6 +315,9 @@ func TestPlaceAgainstDumbModel(t *testing.T) { // contract: N-03 N-14 N-17 N-23 
 				}
 				if got := ix.Place(r); !reflect.DeepEqual(got, want) {
 					t.Fatalf("%+v: the index says\n%+v, not\n%+v", r, got, want)
+				}
+				if got := Place(ix.Snapshot(), r); !reflect.DeepEqual(got, want) {
+					t.Fatalf("%+v: a snapshot of the index says\n%+v, not\n%+v", r, got, want)
 				}
 				if got, want := ix.Explain(r), Explain(s, r); !reflect.DeepEqual(got, want) {
 					t.Fatalf("%+v: the index explains\n%+v, not\n%+v", r, got, want)
@@ -365,4 +369,108 @@ func TestPlaceAgainstDumbModel(t *testing.T) { // contract: N-03 N-14 N-17 N-23 
 			},
 		})
 	})
+}
+
+// rebalance checks that every move of the plan fits and helps, and that no single
+// move is left that would.
+func (m *dumb) rebalance(t *rapid.T, id string) {
+	g := Group{ID: id, Rule: groupRules[id]}
+	after := dumb{nodes: m.nodes, placed: slices.Clone(m.placed)}
+	var members []Member
+	number := map[string]int{} // index into placed
+	for i, a := range m.placed {
+		if a.Seat.Group == id {
+			name := fmt.Sprintf("i-%d", i)
+			number[name] = i
+			members = append(members, Member{name, Request{
+				Shape: compute.Shape{VCPUs: a.Usage.VCPUs, MemoryBytes: a.Usage.MemoryBytes}, DiskBytes: a.Usage.DiskBytes,
+				Countables: a.Countables, From: &a,
+			}})
+		}
+	}
+	for _, move := range Rebalance(m.snapshot(), g, members) {
+		i := number[move.InstanceID]
+		was := after.excess(&g)
+		a := after.placed[i]
+		if a.NodeID != move.From || !after.mayMove(&g, a, move.To) {
+			t.Fatalf("the move %+v does not fit", move)
+		}
+		after.placed[i].NodeID = move.To
+		if after.excess(&g) >= was {
+			t.Fatalf("the move %+v does not help", move)
+		}
+	}
+	was := after.excess(&g)
+	if total := 0; was > 0 || len(Violations(after.snapshot(), []Group{g})) > 0 {
+		for _, v := range Violations(after.snapshot(), []Group{g}) {
+			total += int(v.Excess)
+			if v.Text == "" || len(v.NodeIDs) == 0 || v.Members < v.Excess {
+				t.Fatalf("violation %+v", v)
+			}
+		}
+		if total != was {
+			t.Fatalf("%d members stand against the rule, not %d", was, total)
+		}
+	}
+	for i := range after.placed {
+		a := after.placed[i]
+		if a.Seat.Group != id {
+			continue
+		}
+		for _, n := range after.nodes {
+			if n.ID == a.NodeID || !after.mayMove(&g, a, n.ID) {
+				continue
+			}
+			after.placed[i].NodeID = n.ID
+			if after.excess(&g) < was {
+				t.Fatalf("%+v could still move to %s", a, n.ID)
+			}
+			after.placed[i].NodeID = a.NodeID
+		}
+	}
+}
+
+func (m *dumb) mayMove(g *Group, a Allocation, to string) bool {
+	r := Request{
+		Shape: compute.Shape{VCPUs: a.Usage.VCPUs, MemoryBytes: a.Usage.MemoryBytes}, DiskBytes: a.Usage.DiskBytes,
+		Countables: a.Countables, Group: g, From: &a,
+	}
+	return m.fits(&r, a.Seat.Partition, m.node(to))
+}
+
+// excess counts the members that stand against the rule.
+func (m *dumb) excess(g *Group) int {
+	at := map[string][]int64{} // partitions of the members in each place
+	for _, a := range m.placed {
+		if a.Seat.Group == g.ID {
+			w := where(m.node(a.NodeID), g.Rule.Level)
+			at[w] = append(at[w], a.Seat.Partition)
+		}
+	}
+	sum, home := 0, 0
+	for w, members := range at {
+		switch {
+		case w == "" && g.Rule.Strict, g.Rule.Kind == compute.GroupCluster:
+			sum += len(members)
+		case g.Rule.Kind == compute.GroupSpread:
+			sum += len(members) - 1
+		default:
+			most := 0
+			for _, p := range members {
+				same := 0
+				for _, q := range members {
+					same += int(oneIf(p == q))
+				}
+				most = max(most, same)
+			}
+			sum += len(members) - most
+		}
+		if w != "" {
+			home = max(home, len(members))
+		}
+	}
+	if g.Rule.Kind == compute.GroupCluster {
+		sum -= home
+	}
+	return sum
 }
