@@ -37,7 +37,7 @@ contract: ## list the contract's rows that no test names
 	@scripts/contract.sh
 
 .PHONY: bench
-bench: build ## measure; one JSON line per benchmark
+bench: ## measure; one JSON line per benchmark
 	@go run ./test/bench
 
 .PHONY: deps

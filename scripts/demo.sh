@@ -24,7 +24,7 @@ esac
 
 # ---- what a person sees -------------------------------------------------------
 
-begun=$(date +%s%3N) step= step_begun=
+begun=$(date +%s%3N) step='' step_begun=''
 
 # since MILLISECONDS: the seconds from then to now, like 3.1.
 since() {
@@ -34,7 +34,7 @@ since() {
 
 close_step() {
 	[ -z "$step" ] || printf '    (%s s)\n' "$(since "$step_begun")"
-	step=
+	step=''
 }
 
 step() {
@@ -44,6 +44,7 @@ step() {
 }
 
 say() { printf '    %s\n' "$*"; }
+# shellcheck disable=SC1003 # $a\ ends the last line
 show() { sed 's/\r$//; s/^/    | /; $a\'; } # what another program printed
 die() {
 	problem=$*
@@ -63,7 +64,7 @@ await() {
 
 # ---- the end, whatever came before --------------------------------------------
 
-work= problem= server_pid= node_pid= uri= private= instance=
+work='' problem='' server_pid='' node_pid='' uri='' private='' instance=''
 watched=() devices=() # pids and network devices that must be gone at the end
 
 running() { [ -n "$1" ] && kill -0 "$1" 2>/dev/null; }
@@ -97,7 +98,7 @@ stop_all() {
 	local name
 	[ -z "$node_pid" ] || end_process "$node_pid"
 	[ -z "$server_pid" ] || end_process "$server_pid"
-	node_pid= server_pid=
+	node_pid='' server_pid=''
 	if [ -n "$uri" ]; then
 		for name in $(domains); do
 			virsh -q -c "$uri" destroy "$name" >/dev/null 2>&1 || true
@@ -105,7 +106,7 @@ stop_all() {
 		done
 	fi
 	[ -z "$private" ] || scripts/libvirtd-private.sh stop "$private" || true
-	uri= private=
+	uri='' private=''
 }
 
 tails() {
@@ -230,8 +231,9 @@ put() {
 
 # expect STATUS TEXT: what the last put answered.
 expect() {
-	[ "$status" = "$1" ] && grep -qF "$2" "$work/answer" ||
+	if [ "$status" != "$1" ] || ! grep -qF "$2" "$work/answer"; then
 		die "the answer is $status $(cat "$work/answer"), not $1 with $2"
+	fi
 }
 
 state() { bin/outcrop instance get "$instance" -o json | sed -n 's/^ *"state": "\(.*\)".*/\1/p'; }
@@ -257,10 +259,13 @@ user_data_debian() {
 	cat >"$work/first" <<-'END'
 		#cloud-config
 		bootcmd:
-		  - echo "demo: bootcmd of the first user-data" >/dev/ttyS0
-		  - echo "demo: cloud-init has user-data sha256=$(sha256sum </var/lib/cloud/instance/user-data.txt | cut -c 1-64)" >/dev/ttyS0
+		  - |
+		    exec >/dev/ttyS0
+		    echo "demo: bootcmd of the first user-data"
+		    echo "demo: cloud-init has user-data sha256=$(sha256sum </var/lib/cloud/instance/user-data.txt | cut -c 1-64)"
 		runcmd:
-		  - echo "demo: runcmd of the first user-data, by $(cloud-init --version 2>&1)" >/dev/ttyS0
+		  - |
+		    echo "demo: runcmd of the first user-data, by $(cloud-init --version)" >/dev/ttyS0
 	END
 	sed -e 's/first/second/' "$work/first" >"$work/second"
 }

@@ -23,7 +23,7 @@ DEMO=(
 TEST=(
 	gcc libc6-dev                                                           # go test -race
 	genisoimage xorriso libarchive-tools                                    # others that read our ISO images
-	nftables postgresql openssl
+	nftables postgresql openssl shellcheck
 )
 
 # go_version is the Go release that go.mod asks for, like 1.26.0.
