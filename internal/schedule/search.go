@@ -120,7 +120,6 @@ func (ix *Index) look(s *search, t tier) {
 		if s.tries = n; ix.walk(s) {
 			return
 		}
-		s.best = nil
 	}
 	s.tries = n
 	for _, list := range lists {
@@ -181,6 +180,7 @@ func (ix *Index) walk(s *search) bool {
 }
 
 // worth reports whether p may hold a node that fits and is better than the best.
+// Pools of suspect nodes come last.
 func (s *search) worth(p *pool) bool {
 	if s.Region != "" && s.Region != p.region || s.Zone != "" && s.Zone != p.zone ||
 		s.Architecture != "" && s.Architecture != p.architecture {
@@ -202,7 +202,7 @@ func (s *search) worth(p *pool) bool {
 			return false
 		}
 	}
-	return s.best == nil || p.suspect == s.at.suspect && stranded(p.free, s.keys) <= s.at.stranded || !p.suspect && s.at.suspect
+	return s.best == nil || p.suspect == s.at.suspect && stranded(p.free, s.keys) <= s.at.stranded
 }
 
 // tier is the nodes of the same cost to a group's rule: those of domains, or of all
