@@ -71,10 +71,6 @@ func (a *app) runAgent(ctx context.Context, o agentOptions) error {
 	if err != nil {
 		return err
 	}
-	hook, err := crashHook(a.getenv)
-	if err != nil {
-		return err
-	}
 	h, err := o.open(log)
 	if err != nil {
 		return err
@@ -83,7 +79,13 @@ func (a *app) runAgent(ctx context.Context, o agentOptions) error {
 	cfg := nodeagent.Config{
 		ServerURL: o.server, TokenFile: o.tokenFile, ID: o.id, DataDir: o.data, Hypervisor: h, Role: compute.Role(o.role),
 		Region: o.region, Zone: o.zone, VCPURatio: &o.vcpuRatio, MemoryRatio: &o.memRatio, Interval: o.interval,
-		Version: buildVersion().Version, Log: log, StepHook: hook,
+		Version: buildVersion().Version, Log: log,
+	}
+	if at := a.getenv("OUTCROP_CRASH_AT"); at != "" { // tests of crashes; see node.CrashAt
+		once := cmp.Or(a.getenv("OUTCROP_CRASH_ONCE"), filepath.Join(o.data, "crashed"))
+		if cfg.StepHook, err = nodeagent.CrashAt(at, once); err != nil {
+			return err
+		}
 	}
 	if o.changed("reserve-vcpus") {
 		cfg.ReservedVCPUs = &o.reserveVCPUs

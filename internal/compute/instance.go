@@ -116,6 +116,7 @@ type InstanceSpec struct {
 	DesiredState    string // "", "running" or "stopped" (contract U-16)
 	StartOnNodeBoot bool
 	Metadata        MetadataOptions
+	SubnetID        string // of the primary interface
 	// CloudInitID is the instance-id told to cloud-init where it is not the
 	// instance's own: after a start that asked to run everything again.
 	CloudInitID string

@@ -53,6 +53,10 @@ type Control struct {
 	nodes atomic.Int64 // how many are known; only a single-node install asks
 	since time.Time    // when this server began to listen; see Liveness.Status
 	place *nudge
+	// converge wakes the loop that drives state towards desiredState.
+	converge *nudge
+	streams  *streams
+	name     string // of this server among several, for leases
 }
 
 // New prepares a Control; Run starts its loops.
@@ -85,6 +89,7 @@ func New(o Options) (*Control, error) {
 	return &Control{
 		o: o, db: o.DB, log: o.Log, now: o.Now, hub: newHub(), keys: keys,
 		used: newLastUsed(), cons: newConsoles(), obs: newObservations(), since: o.Now(), place: newNudge(),
+		converge: newNudge(), streams: newStreams(), name: rand.Text(),
 	}, nil
 }
 

@@ -24,6 +24,7 @@ import (
 type ImportImage struct {
 	Name   string
 	Public bool
+	Tags   map[string]string
 	// Size is how many bytes will come, -1 when the caller did not say.
 	Size int64 `json:"-"`
 }
@@ -47,6 +48,7 @@ func (c *Control) ImportImage(ctx context.Context, who iam.Caller, project strin
 		m := compute.Image{
 			ID: compute.NewID(compute.ImagePrefix), ProjectID: project, Name: in.Name, Public: in.Public, SHA256: file.sha256,
 			Format: string(file.info.Format), SizeBytes: file.size, VirtualSize: file.info.VirtualSize, CreatedAt: tx.Now,
+			Tags: in.Tags, State: compute.ImageAvailable,
 		}
 		if err := projectExists(tx, project); err != nil {
 			return api.Image{}, err
@@ -75,6 +77,7 @@ func (c *Control) allowImport(ctx context.Context, who iam.Caller, project strin
 		add("name", "has 1 to 255 characters")
 	}
 	checkName(in.Name, add)
+	checkTags(in.Tags, add)
 	if err := fault.InvalidFields(f); err != nil {
 		return err
 	}
@@ -195,8 +198,11 @@ func (c *Control) GetImage(ctx context.Context, who iam.Caller, project, id stri
 	}
 	var m compute.Image
 	err := c.db.Read(ctx, func(tx *store.Tx) (err error) {
-		m, err = tx.Image(project, id)
-		return notFound(err, "there is no image %q in project %q", id, project)
+		if m, err = tx.Image(project, id); err != nil {
+			return notFound(err, "there is no image %q in project %q", id, project)
+		}
+		m.Volumes, err = tx.ImageVolumes(id)
+		return err
 	})
 	return imageView(&m), err
 }
@@ -218,11 +224,23 @@ func (c *Control) DeleteImage(ctx context.Context, who iam.Caller, project, id s
 		if err := imageUnused(tx, id); err != nil {
 			return err
 		}
-		if err := tx.DeleteImage(id); err != nil {
+		if err := dropUpload(tx, id); err != nil {
 			return err
 		}
-		return nil // its file goes with the next sweep, when no row names it
+		return tx.DeleteImage(id) // its files go with the next sweep, when no row names them
 	})
+}
+
+// dropUpload ends the making of an image that is deleted meanwhile.
+func dropUpload(tx *store.Tx, imageID string) error {
+	u, err := tx.UploadByID(imageID) // an upload has the id of its image
+	if errors.Is(err, store.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return endUpload(tx, &u, "image "+imageID+" was deleted before it was made")
 }
 
 func imageUnused(tx *store.Tx, id string) error {
@@ -289,8 +307,12 @@ func (c *Control) NodeImage(ctx context.Context, who iam.Caller, nodeID, sha256 
 }
 
 func imageView(m *compute.Image) api.Image {
-	return api.Image{
+	v := api.Image{
 		ID: m.ID, ProjectID: m.ProjectID, Name: m.Name, Public: m.Public, SHA256: m.SHA256, Format: m.Format,
-		SizeBytes: m.SizeBytes, VirtualSizeBytes: m.VirtualSize, Tags: m.Tags, CreatedAt: m.CreatedAt,
+		SizeBytes: m.SizeBytes, VirtualSizeBytes: m.VirtualSize, State: string(m.State), Tags: m.Tags, CreatedAt: m.CreatedAt,
 	}
+	for _, d := range m.Volumes {
+		v.DataVolumes = append(v.DataVolumes, api.ImageVolume{SnapshotID: d.SnapshotID, VirtualSizeBytes: d.VirtualSize})
+	}
+	return v
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -28,48 +27,86 @@ func (c *Control) CreateInstance(ctx context.Context, who iam.Caller, project st
 		return api.Instance{}, err
 	}
 	out, err := once(ctx, c, "instances/"+project, key, in, func(tx *store.Tx) (api.Instance, error) {
-		return c.insertInstance(tx, who, project, spec, userData)
+		return c.insertInstance(tx, who, project, spec, &in, userData)
 	})
+	out.Warnings = lintWarnings(userData)
 	if err == nil {
 		c.place.poke()
 	}
 	return out, err
 }
 
-func (c *Control) insertInstance(tx *store.Tx, who iam.Caller, project string, spec compute.InstanceSpec, userData []byte) (api.Instance, error) {
+func (c *Control) insertInstance(tx *store.Tx, who iam.Caller, project string, spec compute.InstanceSpec, in *api.CreateInstance, userData []byte) (api.Instance, error) {
 	if err := projectExists(tx, project); err != nil {
 		return api.Instance{}, err
 	}
-	img, err := tx.Image(project, spec.ImageID)
-	if errors.Is(err, store.ErrNotFound) {
-		return api.Instance{}, fault.InvalidFields([]fault.Field{{Path: "imageId", Message: fmt.Sprintf("there is no image %q in this project; list them with: outcrop image list", spec.ImageID)}})
-	}
+	img, err := launchImage(tx, project, spec.ImageID)
 	if err != nil {
 		return api.Instance{}, err
 	}
 	if spec.RootVolumeBytes, err = rootSize(&spec, &img); err != nil {
 		return api.Instance{}, err
 	}
+	subnet, err := subnetFor(tx, project, in.SubnetIDs)
+	if err != nil {
+		return api.Instance{}, err
+	}
+	spec.SubnetID = subnet.ID
 	if userData != nil {
 		if spec.UserDataHash, err = tx.PutBlob(userData); err != nil {
 			return api.Instance{}, err
 		}
 	}
+	agent := compute.Agent{Activation: compute.ActivationCommand}
+	if img.Tags[compute.ActivationTag] == string(compute.ActivationAutomatic) {
+		agent.Activation = compute.ActivationAutomatic
+	}
+	spec.AgentEnabled = agent.Activation == compute.ActivationAutomatic // what the image ships is wanted, unless the create says otherwise
+	if in.AgentEnabled != nil {
+		spec.AgentEnabled = *in.AgentEnabled
+	}
+	volumes, err := dataVolumes(tx, project, &img, in.DataVolumes)
+	if err != nil {
+		return api.Instance{}, err
+	}
 	i := compute.Instance{
 		ProjectID: project, Spec: spec, State: compute.StateCreating, Goal: compute.GoalRunning, Epoch: 1,
 		Deadline: tx.Now.Add(compute.CreateDeadline), CreatedAt: tx.Now, RootVolumeID: compute.NewID(compute.VolumePrefix),
 	}
-	root := compute.Volume{ID: i.RootVolumeID, Device: "/dev/vda", SizeBytes: spec.RootVolumeBytes, Root: true, Auto: true, CreatedAt: tx.Now}
-	for range 10 { // an id that was given before is drawn again
-		i.ID = compute.NewInstanceID()
-		if err = tx.InsertInstance(&i, []compute.Volume{root}); !errors.Is(err, store.ErrIDTaken) {
-			break
-		}
-	}
-	if err != nil {
+	root := compute.Volume{ID: i.RootVolumeID, ProjectID: project, Device: "/dev/vda", SizeBytes: spec.RootVolumeBytes, Root: true, Auto: true, CreatedAt: tx.Now}
+	volumes = append([]compute.Volume{root}, volumes...)
+	if err := insertWithNewID(tx, &i, volumes); err != nil {
 		return api.Instance{}, err
 	}
-	return instanceView(&i), event(tx, &i, who.Name, "create", "")
+	if err := tx.PutAgent(i.ID, &agent); err != nil {
+		return api.Instance{}, err
+	}
+	return instanceView(&i, &store.Details{Agent: agent, Volumes: volumes}, tx.Now), event(tx, &i, who.Name, "create", "")
+}
+
+func launchImage(tx *store.Tx, project, id string) (compute.Image, error) {
+	img, err := tx.Image(project, id)
+	if errors.Is(err, store.ErrNotFound) {
+		return img, fault.InvalidFields([]fault.Field{{Path: "imageId", Message: fmt.Sprintf("there is no image %q in this project; list them with: outcrop image list", id)}})
+	}
+	if err == nil && img.State != compute.ImageAvailable {
+		return img, fault.InvalidFields([]fault.Field{{Path: "imageId", Message: fmt.Sprintf("the image is %s; wait until it is available: outcrop image get %s", img.State, id)}})
+	}
+	return img, err
+}
+
+// insertWithNewID draws ids until one was never given before.
+func insertWithNewID(tx *store.Tx, i *compute.Instance, volumes []compute.Volume) error {
+	for range 10 {
+		i.ID = compute.NewInstanceID()
+		for n := range volumes {
+			volumes[n].InstanceID = i.ID
+		}
+		if err := tx.InsertInstance(i, volumes); !errors.Is(err, store.ErrIDTaken) {
+			return err
+		}
+	}
+	return store.ErrIDTaken
 }
 
 func projectExists(tx *store.Tx, project string) error {
@@ -102,7 +139,8 @@ func launchSpec(in api.CreateInstance) (spec compute.InstanceSpec, userData []by
 	}
 	spec = compute.InstanceSpec{
 		Name: in.Name, ImageID: in.ImageID, InstanceType: in.InstanceType, RootVolumeBytes: in.RootVolumeBytes,
-		PublicKeys: in.PublicKeys, Tags: in.Tags, StartOnNodeBoot: in.StartOnNodeBoot, Metadata: compute.DefaultMetadataOptions,
+		PublicKeys: in.PublicKeys, Tags: in.Tags, StartOnNodeBoot: in.StartOnNodeBoot, DesiredState: in.DesiredState,
+		Metadata: withOptions(compute.DefaultMetadataOptions, in.MetadataOptions),
 	}
 	checkName(in.Name, add)
 	spec.Shape = checkShape(in, add)
@@ -218,10 +256,8 @@ func refuseUnbuilt(in api.CreateInstance, add addField) {
 		path string
 		set  bool
 	}{
-		{"agentEnabled", in.AgentEnabled != nil && *in.AgentEnabled}, {"desiredState", in.DesiredState != ""},
-		{"metadataOptions", in.MetadataOptions != nil}, {"dataVolumes", len(in.DataVolumes) > 0}, {"subnetIds", len(in.SubnetIDs) > 0},
 		{"floatingIPPool", in.FloatingIPPool != ""}, {"placementGroupId", in.PlacementGroupID != ""}, {"instanceProfile", in.InstanceProfile != ""},
-		{"selectors", len(in.Selectors) > 0}, {"countables", len(in.Countables) > 0}, {"startOnNodeBoot", in.StartOnNodeBoot},
+		{"selectors", len(in.Selectors) > 0}, {"countables", len(in.Countables) > 0},
 	} {
 		if u.set {
 			add(u.path, "is not built yet in this version; leave it out")
@@ -234,12 +270,21 @@ func (c *Control) GetInstance(ctx context.Context, who iam.Caller, project, id s
 	if err := iam.Allow(who, iam.GetInstance, iam.Scope{ProjectID: project}); err != nil {
 		return api.Instance{}, err
 	}
-	var i store.Instance
-	err := c.db.Read(ctx, func(tx *store.Tx) (err error) {
-		i, err = instance(tx, project, id)
-		return err
+	var out api.Instance
+	err := c.db.Read(ctx, func(tx *store.Tx) error {
+		i, err := instance(tx, project, id)
+		if err != nil {
+			return err
+		}
+		d, err := tx.DetailsOf(id)
+		if err != nil {
+			return err
+		}
+		out = instanceView(&i.Instance, d, tx.Now)
+		describe(&out, &i.Instance, &d.Agent, tx.Now)
+		return nil
 	})
-	return instanceView(&i.Instance), err
+	return out, err
 }
 
 func instance(tx *store.Tx, project, id string) (store.Instance, error) {
@@ -252,17 +297,23 @@ func (c *Control) ListInstances(ctx context.Context, who iam.Caller, project str
 	if err := iam.Allow(who, iam.ListInstances, iam.Scope{ProjectID: project}); err != nil {
 		return api.List[api.Instance]{}, err
 	}
-	return pageByAge(ctx, c, p, func(tx *store.Tx, after store.Cursor, limit int) ([]store.Instance, error) {
+	var details store.DetailsByID
+	now := c.now()
+	return pageByAge(ctx, c, p, func(tx *store.Tx, after store.Cursor, limit int) (rows []store.Instance, err error) {
 		if err := projectExists(tx, project); err != nil {
+			return nil, err
+		}
+		if details, err = tx.DetailsOfPage(project, after, limit); err != nil {
 			return nil, err
 		}
 		return tx.Instances(project, after, limit)
 	}, func(i *store.Instance) (api.Instance, store.Cursor) {
-		return instanceView(&i.Instance), store.After(i.CreatedAt, i.ID)
+		return instanceView(&i.Instance, details.Of(i.ID), now), store.After(i.CreatedAt, i.ID)
 	})
 }
 
-// UpdateInstance changes the name or tags of an instance.
+// UpdateInstance changes the name, tags or wishes of an instance. A desired state
+// is answered at once; the platform converges (contract U-16).
 func (c *Control) UpdateInstance(ctx context.Context, who iam.Caller, project, id string, in api.PatchInstance) (api.Instance, error) {
 	var f []fault.Field
 	add := func(path, format string, args ...any) {
@@ -274,6 +325,9 @@ func (c *Control) UpdateInstance(ctx context.Context, who iam.Caller, project, i
 	if in.Tags != nil {
 		checkTags(in.Tags, add)
 	}
+	if w := in.DesiredState; w.Set && !w.Null && w.Value != "running" && w.Value != "stopped" {
+		add("desiredState", "is running, stopped or null")
+	}
 	return c.change(ctx, who, iam.UpdateInstance, project, id, func(_ *store.Tx, i *store.Instance) (string, error) {
 		if err := fault.InvalidFields(f); err != nil {
 			return "", err
@@ -283,6 +337,13 @@ func (c *Control) UpdateInstance(ctx context.Context, who iam.Caller, project, i
 		}
 		if in.Tags != nil {
 			i.Spec.Tags = in.Tags
+		}
+		if in.StartOnNodeBoot != nil {
+			i.Spec.StartOnNodeBoot = *in.StartOnNodeBoot
+		}
+		if in.DesiredState.Set {
+			i.Spec.DesiredState = in.DesiredState.Value
+			c.converge.poke()
 		}
 		return "update", nil
 	})
@@ -295,24 +356,36 @@ func (c *Control) change(ctx context.Context, who iam.Caller, a iam.Action, proj
 	if err := iam.Allow(who, a, iam.Scope{ProjectID: project}); err != nil {
 		return api.Instance{}, err
 	}
-	var i store.Instance
+	var out api.Instance
+	var node string
 	err := retryStale(func() error {
-		return c.db.Write(ctx, func(tx *store.Tx) (err error) {
-			if i, err = instance(tx, project, id); err != nil {
+		return c.db.Write(ctx, func(tx *store.Tx) error {
+			i, err := instance(tx, project, id)
+			if err != nil {
 				return err
 			}
 			what, err := fn(tx, &i)
-			if err != nil || what == "" {
+			if err != nil {
 				return err
 			}
-			return c.save(tx, &i, who.Name, what, "")
+			if what != "" {
+				if err := c.save(tx, &i, who.Name, what, ""); err != nil {
+					return err
+				}
+			}
+			d, err := tx.DetailsOf(id)
+			if err != nil {
+				return err
+			}
+			out, node = instanceView(&i.Instance, d, tx.Now), i.NodeID
+			return nil
 		})
 	})
 	if err != nil {
 		return api.Instance{}, err
 	}
-	c.hub.nudge(i.NodeID)
-	return instanceView(&i.Instance), nil
+	c.hub.nudge(node)
+	return out, nil
 }
 
 // retryStale runs a transaction again when another server changed the same row
@@ -330,22 +403,50 @@ func retryStale(fn func() error) (err error) {
 // the event.
 func (c *Control) save(tx *store.Tx, i *store.Instance, actor, what, message string) error {
 	if i.State == compute.StateTerminated {
-		if err := tx.DropBlob(i.Spec.UserDataHash); err != nil {
+		if err := c.releaseAll(tx, i); err != nil {
 			return err
 		}
-		i.Spec.UserDataHash = ""
-		if err := tx.Release(i.ID, i.NodeID); err != nil {
-			return err
-		}
-		if err := tx.DeleteVolumes(i.ID); err != nil {
-			return err
-		}
-		defer c.place.poke()
 	}
 	if err := tx.UpdateInstance(i); err != nil {
 		return err
 	}
 	return event(tx, &i.Instance, actor, what, message)
+}
+
+// releaseAll gives back what a terminated instance held: user-data, room,
+// address, and the volumes that came with it. Others stay, attached to none.
+func (c *Control) releaseAll(tx *store.Tx, i *store.Instance) error {
+	if err := tx.DropBlob(i.Spec.UserDataHash); err != nil {
+		return err
+	}
+	i.Spec.UserDataHash = ""
+	d, err := tx.DetailsOf(i.ID)
+	if err != nil {
+		return err
+	}
+	for n := range d.Volumes {
+		v := &d.Volumes[n]
+		switch {
+		case v.Root: // its file went with the VM
+			err = tx.DeleteVolume(v.ID)
+		case v.Auto:
+			err = discard(tx, v)
+		default:
+			v.InstanceID, v.Device = "", ""
+			err = tx.UpdateVolume(v)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := tx.ReleaseInterfaces(i.ID); err != nil {
+		return err
+	}
+	if err := failUpload(tx, i.ID); err != nil {
+		return err
+	}
+	c.place.poke()
+	return tx.Release(i.ID, i.NodeID)
 }
 
 func event(tx *store.Tx, i *compute.Instance, actor, what, message string) error {
@@ -394,24 +495,6 @@ func (c *Control) ListInstanceTypes(_ context.Context, who iam.Caller) (api.List
 		out.Items = append(out.Items, api.InstanceType{Name: t.Name, VCPUs: t.Shape.VCPUs, MemoryBytes: t.Shape.MemoryBytes, RootVolumeBytes: t.RootVolumeBytes})
 	}
 	return out, nil
-}
-
-// instanceView renders an instance for the wire.
-func instanceView(i *compute.Instance) api.Instance {
-	m := i.Spec.Metadata
-	v := api.Instance{
-		ID: i.ID, ProjectID: i.ProjectID, Name: i.Spec.Name, ImageID: i.Spec.ImageID, InstanceType: i.Spec.InstanceType,
-		VCPUs: i.Spec.Shape.VCPUs, MemoryBytes: i.Spec.Shape.MemoryBytes, NodeID: i.NodeID, State: string(i.State), StateMessage: i.Message,
-		DesiredState: i.Spec.DesiredState, Health: string(i.Health()), AgentEnabled: i.Spec.AgentEnabled, ForceStopping: i.ForceStopping && i.State == compute.StateStopping,
-		StartOnNodeBoot: i.Spec.StartOnNodeBoot, RootVolumeID: i.RootVolumeID, RootVolumeAutoProvisioned: true,
-		MetadataOptions: api.MetadataOptions{HTTPEndpoint: m.HTTPEndpoint, HTTPTokens: m.HTTPTokens,
-			HTTPPutResponseHopLimit: m.HTTPPutResponseHopLimit, InstanceMetadataTags: m.InstanceMetadataTags},
-		PublicKeys: slices.Clone(i.Spec.PublicKeys), Tags: i.Spec.Tags, CreatedAt: i.CreatedAt, LaunchedAt: optional(i.LaunchedAt),
-	}
-	if i.Spec.UserDataHash != "" {
-		v.UserDataHash = "sha256:" + i.Spec.UserDataHash
-	}
-	return v
 }
 
 // stopPatience turns a stop's deadlineSeconds into how long the guest has.

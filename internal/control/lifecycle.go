@@ -10,15 +10,25 @@ import (
 	"github.com/outcrop-cloud/outcrop/internal/store"
 )
 
-// StartInstance boots a stopped instance, with the user-data that it has now.
-func (c *Control) StartInstance(ctx context.Context, who iam.Caller, project, id string) (api.Instance, error) {
-	return c.verb(ctx, who, iam.StartInstance, compute.VerbStart, project, id, func(tx *store.Tx, i *store.Instance) {
+// StartInstance boots a stopped instance, with the user-data that it has now. As
+// in EC2, cloud-init runs what it runs once per instance only once; rerun gives
+// it a new instance-id, so that everything runs again (lesson 26).
+func (c *Control) StartInstance(ctx context.Context, who iam.Caller, project, id string, in api.StartInstance) (api.Instance, error) {
+	rerun := false
+	out, err := c.verb(ctx, who, iam.StartInstance, compute.VerbStart, project, id, func(tx *store.Tx, i *store.Instance) {
 		i.Start(tx.Now)
+		if rerun = in.Rerun; rerun {
+			i.Spec.CloudInitID = compute.NewInstanceID()
+		}
 		if i.NodeID == "" { // its launch failed before it found a node
 			i.State, i.Deadline = compute.StateCreating, tx.Now.Add(compute.CreateDeadline)
 			c.place.poke()
 		}
 	})
+	if rerun && err == nil {
+		out.Warnings = append(out.Warnings, "cloud-init runs everything again on this boot; the guest's ssh host keys change")
+	}
+	return out, err
 }
 
 // StopInstance asks the guest to go down and pulls the plug at the deadline.
@@ -27,12 +37,16 @@ func (c *Control) StopInstance(ctx context.Context, who iam.Caller, project, id 
 	if err != nil {
 		return api.Instance{}, err
 	}
-	return c.verb(ctx, who, iam.StopInstance, compute.VerbStop, project, id, func(tx *store.Tx, i *store.Instance) {
+	out, err := c.verb(ctx, who, iam.StopInstance, compute.VerbStop, project, id, func(tx *store.Tx, i *store.Instance) {
 		i.Stop(tx.Now, patience, in.Force)
 		if i.NodeID == "" { // never placed: nothing runs anywhere
 			i.Observe(compute.Observation{Phase: compute.PhaseStopped, Epoch: i.Epoch}, tx.Now)
 		}
 	})
+	if out.DesiredState == "running" && err == nil {
+		out.Warnings = append(out.Warnings, "desiredState is running, so the instance is started again once it has stopped; to keep it stopped, set desiredState to stopped")
+	}
+	return out, err
 }
 
 // RebootInstance restarts a running instance; its user-data stays as it was.
@@ -53,6 +67,11 @@ func (c *Control) TerminateInstance(ctx context.Context, who iam.Caller, project
 
 func (c *Control) verb(ctx context.Context, who iam.Caller, a iam.Action, v compute.Verb, project, id string, apply func(*store.Tx, *store.Instance)) (api.Instance, error) {
 	return c.change(ctx, who, a, project, id, func(tx *store.Tx, i *store.Instance) (string, error) {
+		if v == compute.VerbStart {
+			if err := noUpload(tx, i); err != nil {
+				return "", err
+			}
+		}
 		switch compute.Judge(i.State, v) {
 		case compute.Accept:
 			apply(tx, i)

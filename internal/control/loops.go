@@ -5,9 +5,12 @@ import (
 	"errors"
 	"time"
 
+	"github.com/outcrop-cloud/outcrop/internal/api"
 	"github.com/outcrop-cloud/outcrop/internal/compute"
+	"github.com/outcrop-cloud/outcrop/internal/fault"
 	"github.com/outcrop-cloud/outcrop/internal/iam"
 	"github.com/outcrop-cloud/outcrop/internal/store"
+	"github.com/outcrop-cloud/outcrop/internal/vpc"
 )
 
 // Run drives all background work of the compute API until ctx ends. This is the
@@ -15,6 +18,7 @@ import (
 //
 //	placement   every 10 s and at every nudge: gives waiting instances a node
 //	deadlines   every 5 s: ends transitional states that took too long
+//	converge    every 10 s and at every change of a wish: state towards desiredState
 //	last used   every minute: writes when tokens were used
 //	forget      every 10 min: old answers, terminated instances, files without an image
 func (c *Control) Run(ctx context.Context) error {
@@ -27,6 +31,7 @@ func (c *Control) Run(ctx context.Context) error {
 	loops := []loop{
 		{"placement", 10 * time.Second, c.place, c.placeWaiting},
 		{"deadlines", 5 * time.Second, nil, c.expire},
+		{"converge", 10 * time.Second, c.converge, c.convergeDesired},
 		{"last-used", time.Minute, nil, c.writeLastUsed},
 		{"forget", 10 * time.Minute, nil, c.forget},
 	}
@@ -108,6 +113,43 @@ func (c *Control) expire(ctx context.Context) error {
 	return err
 }
 
+// restartAfter is how long an instance stays in error before desiredState running
+// starts it again, so that one that crashes at once does not spin.
+const restartAfter = time.Minute
+
+// convergeDesired starts and stops what is not as the operator asked for
+// (contract U-16). Of several servers one does it.
+func (c *Control) convergeDesired(ctx context.Context) error {
+	var todo []store.Instance
+	err := c.db.Read(ctx, func(tx *store.Tx) (err error) {
+		todo, err = tx.InstancesToConverge(tx.Now.Add(-restartAfter), 500)
+		return err
+	})
+	if err != nil || len(todo) == 0 {
+		return err
+	}
+	leads := false
+	if err := c.db.Write(ctx, func(tx *store.Tx) (err error) {
+		leads, err = tx.Lead("converge", c.name, tx.Now.Add(30*time.Second))
+		return err
+	}); err != nil || !leads {
+		return err
+	}
+	for _, i := range todo {
+		var verr error
+		if i.Spec.DesiredState == "running" {
+			_, verr = c.StartInstance(ctx, iam.System, i.ProjectID, i.ID, api.StartInstance{})
+		} else {
+			_, verr = c.StopInstance(ctx, iam.System, i.ProjectID, i.ID, api.StopInstance{})
+		}
+		// It may have moved on since it was read; then there is nothing to do.
+		if verr != nil && !fault.HasCode(verr, fault.InvalidState) && !fault.Is(verr, fault.NotFound) {
+			err = errors.Join(err, verr)
+		}
+	}
+	return err
+}
+
 func (c *Control) reachable(n *compute.Node, now time.Time) bool {
 	status, _ := n.Liveness.Status(now, c.since, c.o.HeartbeatInterval)
 	return status != compute.LivenessUnreachable
@@ -124,6 +166,9 @@ func (c *Control) writeLastUsed(ctx context.Context) error {
 func (c *Control) forget(ctx context.Context) error {
 	err := c.db.Write(ctx, func(tx *store.Tx) error {
 		if _, err := tx.ForgetAnswers(tx.Now.Add(-rememberFor)); err != nil {
+			return err
+		}
+		if err := tx.ForgetReleased(tx.Now.Add(-vpc.LeaseTime)); err != nil {
 			return err
 		}
 		_, err := tx.PurgeTerminated(tx.Now.Add(-compute.TerminatedListed))

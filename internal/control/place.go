@@ -2,12 +2,14 @@ package control
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"time"
 
 	"github.com/outcrop-cloud/outcrop/internal/compute"
 	"github.com/outcrop-cloud/outcrop/internal/schedule"
 	"github.com/outcrop-cloud/outcrop/internal/store"
+	"github.com/outcrop-cloud/outcrop/internal/vpc"
 )
 
 // placeBatch is how many waiting instances one transaction gives a node.
@@ -96,23 +98,53 @@ func (c *Control) snapshot(tx *store.Tx) (*schedule.Snapshot, error) {
 func (c *Control) computed() bool { return c.o.SingleNode && c.nodes.Load() <= 1 }
 
 func (c *Control) placeOne(tx *store.Tx, fleet *schedule.Snapshot, i *store.Instance) (nodeID string, err error) {
-	req := schedule.Request{Shape: i.Spec.Shape, DiskBytes: i.Spec.RootVolumeBytes}
-	d := schedule.Place(fleet, req)
-	if d.NodeID == "" {
-		return "", c.stillWaiting(tx, i, d)
+	d, err := tx.DetailsOf(i.ID)
+	if err != nil {
+		return "", err
 	}
-	use := req.Usage()
+	use := usage(i, d)
+	req := schedule.Request{Shape: i.Spec.Shape, DiskBytes: use.DiskBytes}
+	at := schedule.Place(fleet, req)
+	if at.NodeID == "" {
+		return "", c.stillWaiting(tx, i, at)
+	}
 	for n := range fleet.Nodes {
-		if fleet.Nodes[n].ID == d.NodeID {
+		if fleet.Nodes[n].ID == at.NodeID {
 			u := &fleet.Nodes[n].Used
 			u.VCPUs, u.MemoryBytes, u.DiskBytes = u.VCPUs+use.VCPUs, u.MemoryBytes+use.MemoryBytes, u.DiskBytes+use.DiskBytes
 		}
 	}
-	i.NodeID, i.Message = d.NodeID, ""
-	if err := tx.Allocate(i.ID, rootAllocation, d.NodeID, use); err != nil {
+	i.NodeID, i.Message = at.NodeID, ""
+	if err := c.settleIn(tx, i, d, use); err != nil {
+		if errors.Is(err, vpc.ErrExhausted) {
+			i.NodeID = ""
+			i.Fail("the subnet has no free address left; terminate instances, or use another subnet, then start it again")
+			return "", c.save(tx, i, "system", "unplaceable", "")
+		}
 		return "", err
 	}
-	return d.NodeID, c.save(tx, i, "system", "placed", "on node "+d.NodeID)
+	return at.NodeID, c.save(tx, i, "system", "placed", "on node "+at.NodeID)
+}
+
+// settleIn writes what the instance holds from now on: an address, its room on
+// the node, and where its volumes are.
+func (c *Control) settleIn(tx *store.Tx, i *store.Instance, d *store.Details, use compute.Usage) error {
+	if len(d.Interfaces) == 0 {
+		s, err := tx.Subnet(i.ProjectID, i.Spec.SubnetID)
+		if err != nil {
+			return err
+		}
+		if err := plugIn(tx, &i.Instance, s); err != nil {
+			return err
+		}
+	}
+	for n := range d.Volumes {
+		d.Volumes[n].NodeID = i.NodeID
+		if err := tx.UpdateVolume(&d.Volumes[n]); err != nil {
+			return err
+		}
+	}
+	return tx.Allocate(i.ID, rootAllocation, i.NodeID, use)
 }
 
 // stillWaiting says why an instance has no node yet, and ends the launch when

@@ -69,6 +69,13 @@ func (c *Control) DeleteProject(ctx context.Context, who iam.Caller, id string) 
 		if err != nil {
 			return err
 		}
+		volumes, err := tx.Volumes(id, store.Cursor{}, 1)
+		if err != nil {
+			return err
+		}
+		if len(volumes) > 0 {
+			return fault.Coded(fault.Conflict, fault.ProjectInUse, "the project %q still has volumes, or their files are being removed; delete them first: outcrop volume list --project %s", id, id)
+		}
 		if instances > 0 || images > 0 {
 			return fault.Coded(fault.Conflict, fault.ProjectInUse, "the project %q still has %d instances and %d images; terminate and delete them first", id, instances, images)
 		}

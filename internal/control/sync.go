@@ -3,14 +3,11 @@ package control
 import (
 	"context"
 	"errors"
-	"maps"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/outcrop-cloud/outcrop/internal/api"
 	"github.com/outcrop-cloud/outcrop/internal/compute"
-	"github.com/outcrop-cloud/outcrop/internal/fault"
 	"github.com/outcrop-cloud/outcrop/internal/iam"
 	"github.com/outcrop-cloud/outcrop/internal/store"
 )
@@ -57,8 +54,10 @@ func (c *Control) Sync(ctx context.Context, who iam.Caller, nodeID string, in *a
 
 // desired reads the node's whole desired set when its revision is not have.
 func (c *Control) desired(ctx context.Context, nodeID, have string) (out api.SyncResponse, news bool, err error) {
-	out.Instances = []api.DesiredInstance{}
-	out.Consoles = c.cons.wanted(nodeID)
+	out = api.SyncResponse{
+		Instances: []api.DesiredInstance{}, Subnets: []api.DesiredSubnet{}, Volumes: []api.KeptVolume{},
+		Consoles: c.cons.wanted(nodeID), Streams: c.streams.wanted(nodeID),
+	}
 	err = c.db.Read(ctx, func(tx *store.Tx) error {
 		rev, err := tx.DesiredRevision(nodeID)
 		if err != nil {
@@ -69,27 +68,59 @@ func (c *Control) desired(ctx context.Context, nodeID, have string) (out api.Syn
 			return nil
 		}
 		out.Changed = true
-		rows, err := tx.InstancesOn(nodeID)
+		return c.desiredSet(tx, nodeID, &out)
+	})
+	return out, out.Changed || len(out.Consoles) > 0 || len(out.Streams) > 0, err
+}
+
+func (c *Control) desiredSet(tx *store.Tx, nodeID string, out *api.SyncResponse) error {
+	node, err := tx.Node(nodeID)
+	if err != nil {
+		return err
+	}
+	details, err := tx.DetailsOn(nodeID)
+	if err != nil {
+		return err
+	}
+	rows, err := tx.InstancesOn(nodeID)
+	if err != nil {
+		return err
+	}
+	for i := range rows {
+		d, err := desiredInstance(tx, &node, &rows[i], details.Of(rows[i].ID))
 		if err != nil {
 			return err
 		}
-		for i := range rows {
-			d, err := c.desiredInstance(tx, &rows[i])
-			if err != nil {
-				return err
-			}
-			out.Instances = append(out.Instances, d)
+		out.Instances = append(out.Instances, d)
+	}
+	subnets, err := tx.SubnetsOn(nodeID)
+	for _, s := range subnets {
+		out.Subnets = append(out.Subnets, api.DesiredSubnet{ID: s.ID, ProjectID: s.ProjectID, VPCID: s.VPCID, CIDR: s.CIDR.String(), VPCCIDR: s.VPCCIDR.String()})
+	}
+	if err != nil {
+		return err
+	}
+	volumes, err := tx.VolumesOn(nodeID)
+	for _, v := range volumes {
+		if !v.Root {
+			out.Volumes = append(out.Volumes, api.KeptVolume{ID: v.ID, Gone: v.Going})
 		}
-		return nil
-	})
-	return out, out.Changed || len(out.Consoles) > 0, err
+	}
+	if err != nil {
+		return err
+	}
+	out.Uploads, err = desiredUploads(tx, nodeID)
+	return err
 }
 
-func (c *Control) desiredInstance(tx *store.Tx, i *store.Instance) (api.DesiredInstance, error) {
+func desiredInstance(tx *store.Tx, n *compute.Node, i *store.Instance, details *store.Details) (api.DesiredInstance, error) {
 	d := api.DesiredInstance{
 		ID: i.ID, ProjectID: i.ProjectID, Name: i.Spec.Name, Epoch: i.Epoch, Goal: string(i.Goal), Reboot: i.State == compute.StateRebooting,
 		Force: i.ForceStopping, VCPUs: i.Spec.Shape.VCPUs, MemoryBytes: i.Spec.Shape.MemoryBytes,
-		UserDataHash: i.Spec.UserDataHash, PublicKeys: i.Spec.PublicKeys, Volumes: []api.DesiredVolume{},
+		UserDataHash: i.Spec.UserDataHash, PublicKeys: i.Spec.PublicKeys, Volumes: []api.DesiredVolume{}, Interfaces: []api.DesiredInterface{},
+		CloudInitID: i.GuestID(), ImageID: i.Spec.ImageID, InstanceType: i.Spec.InstanceType, Region: n.Facts.Region, Zone: n.Facts.AvailabilityZone,
+		LaunchedAt: optional(i.LaunchedAt), Metadata: metadataView(i.Spec.Metadata), Tags: i.Spec.Tags,
+		AgentEnabled: i.Spec.AgentEnabled, AgentActivation: string(details.Agent.Activation),
 	}
 	if i.State == compute.StateStopping {
 		// At least 1: nothing at all would read as no deadline.
@@ -101,132 +132,24 @@ func (c *Control) desiredInstance(tx *store.Tx, i *store.Instance) (api.DesiredI
 		return d, err
 	}
 	d.Image = api.DesiredImage{SHA256: img.SHA256, Format: img.Format, SizeBytes: img.SizeBytes, VirtualSize: img.VirtualSize}
-	volumes, err := tx.Volumes(i.ID)
-	for _, v := range volumes {
-		d.Volumes = append(d.Volumes, api.DesiredVolume{ID: v.ID, SizeBytes: v.SizeBytes, Root: v.Root})
+	for _, f := range details.Interfaces {
+		d.Interfaces = append(d.Interfaces, api.DesiredInterface{ID: f.ID, SubnetID: f.SubnetID, MAC: f.MAC.String(), Address: f.Address.String()})
+	}
+	parts, err := tx.ImageVolumes(i.Spec.ImageID)
+	for _, v := range details.Volumes {
+		d.Volumes = append(d.Volumes, desiredVolume(&v, parts))
 	}
 	return d, err
 }
 
-// observe applies a report. It writes only what changed since the last report of
-// the same node, so an idle fleet costs reads only.
-func (c *Control) observe(ctx context.Context, nodeID string, in *api.SyncRequest) error {
-	c.obs.setFindings(nodeID, in.Findings)
-	if in.Unknown {
-		return nil // nothing is concluded from a report that says nothing
-	}
-	fresh := c.obs.fresh(nodeID, in.Instances)
-	for _, o := range fresh {
-		if err := c.observeOne(ctx, nodeID, o); err != nil {
-			return err
-		}
-		c.obs.applied(nodeID, o)
-	}
-	return nil
-}
-
-func (c *Control) observeOne(ctx context.Context, nodeID string, o api.ObservedInstance) error {
-	if !compute.ValidInstanceID(o.ID) {
-		return fault.InvalidFields([]fault.Field{{Path: "instances", Message: "has an id that is none of an instance"}})
-	}
-	changed := false
-	err := retryStale(func() error {
-		return c.db.Write(ctx, func(tx *store.Tx) error {
-			i, err := tx.InstanceByID(o.ID)
-			if errors.Is(err, store.ErrNotFound) || err == nil && i.NodeID != nodeID {
-				return nil // not this node's to report: nothing follows from it (contract N-24)
-			}
-			if err != nil {
-				return err
-			}
-			obs := compute.Observation{Phase: compute.Phase(o.Phase), Epoch: o.Epoch, Message: cut(o.Message, maxMessage)}
-			if changed = i.Observe(obs, tx.Now); !changed {
-				return nil
-			}
-			return c.save(tx, &i, "node "+nodeID, "state", "")
-		})
-	})
-	if err == nil && changed {
-		c.hub.nudge(nodeID)
-	}
-	return err
-}
-
-// maxMessage bounds what a node may write into an instance's message, bytes.
-const maxMessage = 1000
-
-func cut(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	return s[:n] + "…"
-}
-
-// observations remembers each node's last applied report, so that the same word
-// again costs nothing. It is a cache: after a restart everything is news once.
-type observations struct {
-	mu    sync.Mutex
-	nodes map[string]*observedNode
-}
-
-type observedNode struct {
-	last  map[string]api.ObservedInstance
-	found []api.Finding
-}
-
-func newObservations() *observations { return &observations{nodes: map[string]*observedNode{}} }
-
-func (o *observations) node(id string) *observedNode {
-	n := o.nodes[id]
-	if n == nil {
-		n = &observedNode{last: map[string]api.ObservedInstance{}}
-		o.nodes[id] = n
-	}
-	return n
-}
-
-func (o *observations) forget(id string) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	delete(o.nodes, id)
-}
-
-// fresh picks what differs from the last applied report.
-func (o *observations) fresh(nodeID string, all []api.ObservedInstance) []api.ObservedInstance {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	n := o.node(nodeID)
-	var out []api.ObservedInstance
-	seen := make(map[string]bool, len(all))
-	for _, i := range all {
-		seen[i.ID] = true
-		if l, ok := n.last[i.ID]; !ok || l.Epoch != i.Epoch || l.Phase != i.Phase || l.Message != i.Message {
-			out = append(out, i)
+func desiredVolume(v *compute.Volume, parts []compute.ImageVolume) api.DesiredVolume {
+	d := api.DesiredVolume{ID: v.ID, SizeBytes: v.SizeBytes, Root: v.Root}
+	for _, p := range parts {
+		if v.SnapshotID != "" && p.SnapshotID == v.SnapshotID {
+			d.Image = &api.DesiredImage{SHA256: p.SHA256, Format: p.Format, SizeBytes: p.SizeBytes, VirtualSize: p.VirtualSize}
 		}
 	}
-	maps.DeleteFunc(n.last, func(id string, _ api.ObservedInstance) bool { return !seen[id] })
-	return out
-}
-
-func (o *observations) applied(nodeID string, i api.ObservedInstance) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.node(nodeID).last[i.ID] = i
-}
-
-func (o *observations) setFindings(nodeID string, f []api.Finding) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.node(nodeID).found = f
-}
-
-func (o *observations) findings(nodeID string) []api.Finding {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if n := o.nodes[nodeID]; n != nil {
-		return append([]api.Finding(nil), n.found...)
-	}
-	return nil
+	return d
 }
 
 // NodeBlob answers user-data bytes to the node where an instance needs them.

@@ -2,8 +2,10 @@ package control
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/outcrop-cloud/outcrop/internal/api"
+	"github.com/outcrop-cloud/outcrop/internal/cloudinit"
 	"github.com/outcrop-cloud/outcrop/internal/compute"
 	"github.com/outcrop-cloud/outcrop/internal/fault"
 	"github.com/outcrop-cloud/outcrop/internal/iam"
@@ -15,7 +17,7 @@ import (
 // start is such a transaction too, so a boot runs either all the old bytes or
 // all the new ones.
 func (c *Control) PutUserData(ctx context.Context, who iam.Caller, project, id string, b []byte) (api.Instance, error) {
-	return c.setUserData(ctx, who, iam.PutUserData, project, id, func(tx *store.Tx) (string, error) {
+	out, err := c.setUserData(ctx, who, iam.PutUserData, project, id, func(tx *store.Tx) (string, error) {
 		switch {
 		case len(b) == 0:
 			return "", fault.New(fault.Invalid, "the body is empty, and an empty user-data would be wiped by mistake; to have none, send DELETE to the same path")
@@ -24,6 +26,25 @@ func (c *Control) PutUserData(ctx context.Context, who iam.Caller, project, id s
 		}
 		return tx.PutBlob(b)
 	})
+	if err == nil {
+		out.Warnings = lintWarnings(b)
+	}
+	return out, err
+}
+
+// lintWarnings say what a lint finds; they are never a refusal.
+func lintWarnings(userData []byte) (out []string) {
+	if userData == nil {
+		return nil
+	}
+	for _, f := range cloudinit.Lint(userData) {
+		w := "user-data: " + f.Message
+		if f.Line > 0 {
+			w = fmt.Sprintf("user-data line %d: %s", f.Line, f.Message)
+		}
+		out = append(out, w)
+	}
+	return out
 }
 
 // DeleteUserData clears the user-data of a stopped instance.

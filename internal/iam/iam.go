@@ -45,6 +45,9 @@ const (
 	ReadNodeBlob    Action = "compute:ReadNodeBlob"
 	ReadNodeImage   Action = "compute:ReadNodeImage"
 	PutConsole      Action = "compute:PutConsoleOutput"
+	ReportAgents    Action = "compute:ReportAgents"
+	ServeConsole    Action = "compute:ServeConsole"
+	UploadVolume    Action = "compute:UploadVolume"
 
 	ListNodes  Action = "compute:ListNodes"
 	GetNode    Action = "compute:GetNode"
@@ -73,6 +76,20 @@ const (
 	ListEvents        Action = "compute:ListInstanceEvents"
 	PutUserData       Action = "compute:PutUserData"
 	DeleteUserData    Action = "compute:DeleteUserData"
+	OpenConsole       Action = "compute:OpenConsole"
+	EnableAgent       Action = "compute:EnableAgent"
+	DisableAgent      Action = "compute:DisableAgent"
+	GetAgentStatus    Action = "compute:GetAgentStatus"
+	CreateImage       Action = "compute:CreateImage"
+
+	ModifyMetadataOptions Action = "compute:ModifyMetadataOptions"
+
+	AttachVolume Action = "compute:AttachVolume"
+	DetachVolume Action = "compute:DetachVolume"
+	ListVolumes  Action = "compute:ListVolumes"
+	GetVolume    Action = "compute:GetVolume"
+	DeleteVolume Action = "compute:DeleteVolume"
+	ListSubnets  Action = "compute:ListSubnets"
 
 	ImportImage Action = "compute:ImportImage"
 	ListImages  Action = "compute:ListImages"
@@ -81,12 +98,14 @@ const (
 )
 
 // nodeActions are the node agent's, and nobody else's (contract N-01).
-var nodeActions = []Action{RecordHeartbeat, SyncNode, ReadNodeBlob, ReadNodeImage, PutConsole}
+var nodeActions = []Action{RecordHeartbeat, SyncNode, ReadNodeBlob, ReadNodeImage, PutConsole, ReportAgents, ServeConsole, UploadVolume}
 
 // memberActions are what a member may do inside the own project.
 var memberActions = []Action{
 	CreateInstance, ListInstances, GetInstance, UpdateInstance, StartInstance, StopInstance, RebootInstance,
 	TerminateInstance, GetConsole, ListEvents, PutUserData, DeleteUserData,
+	OpenConsole, EnableAgent, DisableAgent, GetAgentStatus, CreateImage, ModifyMetadataOptions,
+	AttachVolume, DetachVolume, ListVolumes, GetVolume, DeleteVolume, ListSubnets,
 	ImportImage, ListImages, GetImage, DeleteImage,
 }
 

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"regexp"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -83,6 +84,7 @@ func (s *Server) imageImportRoute() {
 	o.Parameters = append(pathParams(path),
 		&huma.Param{Name: "name", In: "query", Required: true, Schema: &huma.Schema{Type: "string"}},
 		&huma.Param{Name: "public", In: "query", Description: "true: seen by all projects (operators only).", Schema: &huma.Schema{Type: "boolean"}},
+		&huma.Param{Name: "tag", In: "query", Description: "key=value, repeatable.", Schema: &huma.Schema{Type: "array", Items: &huma.Schema{Type: "string"}}},
 		&huma.Param{Name: "Idempotency-Key", In: "header", Schema: &huma.Schema{Type: "string"}})
 	o.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{"application/octet-stream": {Schema: bytesSchema}}}
 	response(&o, 201, "The image.", "application/json", schemas.Schema(typeOf[api.Image](), true, "Image"))
@@ -103,6 +105,16 @@ func (s *Server) imageImportRoute() {
 
 func importQuery(q url.Values, size int64) (in control.ImportImage, err error) {
 	in = control.ImportImage{Name: q.Get("name"), Size: size}
+	for _, t := range q["tag"] {
+		k, v, ok := strings.Cut(t, "=")
+		if !ok {
+			return in, fault.InvalidFields([]fault.Field{{Path: "tag", Message: "is written key=value"}})
+		}
+		if in.Tags == nil {
+			in.Tags = map[string]string{}
+		}
+		in.Tags[k] = v
+	}
 	if p := q.Get("public"); p != "" {
 		if in.Public, err = strconv.ParseBool(p); err != nil {
 			return in, fault.InvalidFields([]fault.Field{{Path: "public", Message: "is true or false"}})
@@ -126,6 +138,7 @@ var hexDigest = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
 // nodeFileRoutes are what a node fetches and sends beside JSON.
 func (s *Server) nodeFileRoutes() {
+	s.uploadRoute()
 	blob := op("GET", "/v1/compute/nodes/{nodeId}/blobs/{sha256}", iam.ReadNodeBlob, 200, "Get the user-data of an instance placed on the node (agent-only)")
 	blob.Parameters = pathParams(blob.Path)
 	response(&blob, 200, "The bytes.", "application/octet-stream", bytesSchema)
@@ -157,6 +170,26 @@ func (s *Server) nodeFileRoutes() {
 			return fault.New(fault.TooLarge, "send the last %d bytes", control.MaxConsoleBytes)
 		}
 		if err := s.control.PutConsole(r.Context(), callerOf(r.Context()), r.PathValue("nodeId"), r.PathValue("instanceId"), b); err != nil {
+			return err
+		}
+		w.WriteHeader(http.StatusNoContent)
+		return nil
+	})
+}
+
+// uploadRoute takes the volumes of an image that is made of an instance.
+func (s *Server) uploadRoute() {
+	o := op("PUT", "/v1/compute/nodes/{nodeId}/uploads/{uploadId}/{position}", iam.UploadVolume, 204, "Send one volume of an image being made of an instance (agent-only)")
+	o.Parameters = pathParams(o.Path)
+	o.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{"application/octet-stream": {Schema: bytesSchema}}}
+	response(&o, 204, "Stored.", "", nil)
+	s.raw(o, func(w http.ResponseWriter, r *http.Request) error {
+		n, err := strconv.Atoi(r.PathValue("position"))
+		if err != nil {
+			return fault.New(fault.NotFound, "%q is no position of a volume", r.PathValue("position"))
+		}
+		body := &steady{r: r.Body, rc: http.NewResponseController(w)}
+		if err := s.control.TakeVolume(r.Context(), callerOf(r.Context()), r.PathValue("nodeId"), r.PathValue("uploadId"), n, body, r.ContentLength); err != nil {
 			return err
 		}
 		w.WriteHeader(http.StatusNoContent)

@@ -35,6 +35,10 @@ type (
 		ProjectPath
 		Instance string `path:"instanceId"`
 	}
+	VolumePath struct {
+		ProjectPath
+		Volume string `path:"volumeId"`
+	}
 	ImagePath struct {
 		ProjectPath
 		Image string `path:"imageId"`
@@ -111,6 +115,13 @@ func (s *Server) nodeRoutes(c *control.Control) {
 		}) (api.SyncResponse, error) {
 			return c.Sync(ctx, who, in.Node, &in.Body, s.stopping)
 		})
+	handleNone(s, op("POST", "/v1/compute/nodes/{nodeId}/agent-reports", iam.ReportAgents, 204, "Send what guests' agents reported (agent-only)"),
+		func(ctx context.Context, who iam.Caller, in *struct {
+			NodePath
+			Body api.AgentReports
+		}) error {
+			return c.ReportAgents(ctx, who, in.Node, in.Body)
+		})
 	s.heartbeatRoute()
 	s.nodeFileRoutes()
 }
@@ -152,8 +163,11 @@ func (s *Server) instanceRoutes(c *control.Control) {
 			return c.TerminateInstance(ctx, who, in.Project, in.Instance)
 		})
 	handle(s, op("POST", one+"/start", iam.StartInstance, 202, "Start a stopped instance"),
-		func(ctx context.Context, who iam.Caller, in *InstancePath) (api.Instance, error) {
-			return c.StartInstance(ctx, who, in.Project, in.Instance)
+		func(ctx context.Context, who iam.Caller, in *struct {
+			InstancePath
+			Body *api.StartInstance
+		}) (api.Instance, error) {
+			return c.StartInstance(ctx, who, in.Project, in.Instance, value(in.Body))
 		})
 	handle(s, op("POST", one+"/stop", iam.StopInstance, 202, "Stop an instance: ask the guest, at the deadline pull the plug"),
 		func(ctx context.Context, who iam.Caller, in *struct {
@@ -185,6 +199,80 @@ func (s *Server) instanceRoutes(c *control.Control) {
 			return c.DeleteUserData(ctx, who, in.Project, in.Instance)
 		})
 	s.userDataRoute()
+	s.consoleStreamRoutes()
+	s.agentRoutes(c, one)
+	s.volumeRoutes(c, one)
+}
+
+// agentRoutes are the guest agent's flag and the metadata service's options.
+func (s *Server) agentRoutes(c *control.Control, one string) {
+	handle(s, op("POST", one+"/enable-agent", iam.EnableAgent, 202, "Want a guest agent; answers an install command where the image ships none"),
+		func(ctx context.Context, who iam.Caller, in *struct {
+			InstancePath
+			Body *api.EnableAgent
+		}) (api.EnabledAgent, error) {
+			return c.EnableAgent(ctx, who, in.Project, in.Instance, value(in.Body))
+		})
+	handle(s, op("POST", one+"/disable-agent", iam.DisableAgent, 202, "Want no guest agent"),
+		func(ctx context.Context, who iam.Caller, in *InstancePath) (api.Instance, error) {
+			return c.DisableAgent(ctx, who, in.Project, in.Instance)
+		})
+	handle(s, op("GET", one+"/agent-status", iam.GetAgentStatus, 200, "Get the guest agent's liveness"),
+		func(ctx context.Context, who iam.Caller, in *InstancePath) (api.AgentStatus, error) {
+			return c.GetAgentStatus(ctx, who, in.Project, in.Instance)
+		})
+	handle(s, op("POST", one+"/modify-metadata-options", iam.ModifyMetadataOptions, 202, "Change options of the metadata service; in force at once"),
+		func(ctx context.Context, who iam.Caller, in *struct {
+			InstancePath
+			Body api.MetadataOptions
+		}) (api.Instance, error) {
+			return c.ModifyMetadataOptions(ctx, who, in.Project, in.Instance, in.Body)
+		})
+}
+
+func (s *Server) volumeRoutes(c *control.Control, one string) {
+	const all = "/v1/projects/{projectId}/compute/volumes"
+	handle(s, op("POST", one+"/attach-volume", iam.AttachVolume, 202, "Attach a data volume to a stopped instance"),
+		func(ctx context.Context, who iam.Caller, in *struct {
+			InstancePath
+			Body api.AttachVolume
+		}) (api.Instance, error) {
+			return c.AttachVolume(ctx, who, in.Project, in.Instance, in.Body)
+		})
+	handle(s, op("POST", one+"/detach-volume", iam.DetachVolume, 202, "Detach a data volume from a stopped instance; its content stays"),
+		func(ctx context.Context, who iam.Caller, in *struct {
+			InstancePath
+			Body api.DetachVolume
+		}) (api.Instance, error) {
+			return c.DetachVolume(ctx, who, in.Project, in.Instance, in.Body)
+		})
+	handle(s, op("POST", one+"/create-image", iam.CreateImage, 202, "Make an image of a stopped instance, root and data volumes as one"),
+		func(ctx context.Context, who iam.Caller, in *struct {
+			InstancePath
+			IdempotencyKey
+			Body api.CreateImage
+		}) (api.Image, error) {
+			return c.CreateImage(ctx, who, in.Project, in.Instance, in.Body, in.Key)
+		})
+	handle(s, op("GET", all, iam.ListVolumes, 200, "List a project's volumes, oldest first"),
+		func(ctx context.Context, who iam.Caller, in *struct {
+			ProjectPath
+			PageQuery
+		}) (api.List[api.Volume], error) {
+			return c.ListVolumes(ctx, who, in.Project, in.page())
+		})
+	handle(s, op("GET", all+"/{volumeId}", iam.GetVolume, 200, "Get a volume"),
+		func(ctx context.Context, who iam.Caller, in *VolumePath) (api.Volume, error) {
+			return c.GetVolume(ctx, who, in.Project, in.Volume)
+		})
+	handleNone(s, op("DELETE", all+"/{volumeId}", iam.DeleteVolume, 204, "Delete a volume that is attached to none"),
+		func(ctx context.Context, who iam.Caller, in *VolumePath) error {
+			return c.DeleteVolume(ctx, who, in.Project, in.Volume)
+		})
+	handle(s, op("GET", "/v1/projects/{projectId}/compute/subnets", iam.ListSubnets, 200, "List the subnets of a project"),
+		func(ctx context.Context, who iam.Caller, in *ProjectPath) (api.List[api.Subnet], error) {
+			return c.ListSubnets(ctx, who, in.Project)
+		})
 }
 
 func (s *Server) imageRoutes(c *control.Control) {

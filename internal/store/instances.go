@@ -122,7 +122,7 @@ func (tx *Tx) UpdateInstance(i *Instance) error {
 		return err
 	}
 	i.version++
-	return tx.touchNode(i.NodeID)
+	return tx.TouchNode(i.NodeID)
 }
 
 // PurgeTerminated removes instances that were terminated before t, with all that

@@ -87,8 +87,8 @@ func (tx *Tx) DesiredRevision(nodeID string) (rev int64, err error) {
 	return rev, tx.get(`SELECT desired FROM node_liveness WHERE node_id = $1`, []any{nodeID}, &rev)
 }
 
-// touchNode makes the node's record and desired set count as changed.
-func (tx *Tx) touchNode(nodeID string) error {
+// TouchNode makes the node's record and desired set count as changed.
+func (tx *Tx) TouchNode(nodeID string) error {
 	if nodeID == "" {
 		return nil
 	}
@@ -106,7 +106,7 @@ func (tx *Tx) Allocate(instanceID, purpose, nodeID string, u compute.Usage) erro
 	if err != nil {
 		return fmt.Errorf("allocating on %s: %w", nodeID, err)
 	}
-	return tx.touchNode(nodeID)
+	return tx.TouchNode(nodeID)
 }
 
 // Release gives back all that an instance holds.
@@ -114,5 +114,5 @@ func (tx *Tx) Release(instanceID, nodeID string) error {
 	if _, err := tx.exec(`DELETE FROM allocations WHERE instance_id = $1`, instanceID); err != nil {
 		return err
 	}
-	return tx.touchNode(nodeID)
+	return tx.TouchNode(nodeID)
 }

@@ -52,6 +52,11 @@ func (tx *Tx) Upload(nodeID, id string) (Upload, error) {
 	return one(tx, uploadSelect+`WHERE id = $1 AND node_id = $2`, []any{id, nodeID}, scanUpload)
 }
 
+// UploadByID reads an upload of whatever node; ErrNotFound.
+func (tx *Tx) UploadByID(id string) (Upload, error) {
+	return one(tx, uploadSelect+`WHERE id = $1`, []any{id}, scanUpload)
+}
+
 // UploadsOn reads the uploads that a node is to send.
 func (tx *Tx) UploadsOn(nodeID string) ([]Upload, error) {
 	return list(tx, uploadSelect+`WHERE node_id = $1 ORDER BY id`, []any{nodeID}, scanUpload)

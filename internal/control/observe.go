@@ -1,0 +1,245 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/outcrop-cloud/outcrop/internal/api"
+	"github.com/outcrop-cloud/outcrop/internal/compute"
+	"github.com/outcrop-cloud/outcrop/internal/store"
+)
+
+// observe applies a node's report. Only what changed since its last one is
+// written, and all of that in one transaction, so an idle fleet costs reads only.
+func (c *Control) observe(ctx context.Context, nodeID string, in *api.SyncRequest) error {
+	c.obs.setFindings(nodeID, in.Findings)
+	if in.Unknown {
+		return nil // nothing is concluded from a report that says nothing (lesson 9)
+	}
+	now := c.now()
+	fresh, booted := c.obs.fresh(nodeID, in, now)
+	if len(fresh) == 0 && !booted && len(in.GoneVolumes) == 0 {
+		return nil
+	}
+	changed := false
+	err := retryStale(func() error {
+		return c.db.Write(ctx, func(tx *store.Tx) (err error) {
+			changed, err = c.observeAll(tx, nodeID, in, fresh, booted)
+			return err
+		})
+	})
+	if err != nil {
+		return err
+	}
+	c.obs.applied(nodeID, in, fresh, now)
+	if changed {
+		c.hub.nudge(nodeID)
+	}
+	return nil
+}
+
+func (c *Control) observeAll(tx *store.Tx, nodeID string, in *api.SyncRequest, fresh []api.ObservedInstance, booted bool) (changed bool, err error) {
+	for _, o := range fresh {
+		did, err := c.observeOne(tx, nodeID, o)
+		if err != nil {
+			return false, err
+		}
+		changed = changed || did
+	}
+	for _, id := range in.GoneVolumes {
+		if err := volumeGone(tx, nodeID, id); err != nil {
+			return false, err
+		}
+		changed = true
+	}
+	if booted {
+		did, err := c.nodeBooted(tx, nodeID, in.BootID)
+		if err != nil {
+			return false, err
+		}
+		changed = changed || did
+	}
+	return changed, nil
+}
+
+// observeOne applies one VM's report. One that is not this node's to report says
+// nothing (contract N-24).
+func (c *Control) observeOne(tx *store.Tx, nodeID string, o api.ObservedInstance) (changed bool, err error) {
+	if !compute.ValidInstanceID(o.ID) {
+		return false, nil
+	}
+	i, err := tx.InstanceByID(o.ID)
+	if errors.Is(err, store.ErrNotFound) || err == nil && i.NodeID != nodeID {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	before := i.State
+	changed = i.Observe(compute.Observation{Phase: compute.Phase(o.Phase), Epoch: o.Epoch, Message: cut(o.Message, maxMessage)}, tx.Now)
+	if err := sample(tx, &i, o, before); err != nil {
+		return false, err
+	}
+	if !changed {
+		return false, nil
+	}
+	return true, c.save(tx, &i, "node "+nodeID, "state", "")
+}
+
+// sample notes that the node read the VM, and when its present run began.
+func sample(tx *store.Tx, i *store.Instance, o api.ObservedInstance, before compute.InstanceState) error {
+	if compute.Phase(o.Phase) == compute.PhaseUnknown || i.State != compute.StateRunning {
+		return nil
+	}
+	a, err := tx.Agent(i.ID)
+	if err != nil {
+		return err
+	}
+	a.SampledAt = tx.Now.Add(-time.Duration(o.SampleAgeS) * time.Second)
+	if before != compute.StateRunning {
+		a.RunningSince = tx.Now
+	}
+	return tx.PutAgent(i.ID, &a)
+}
+
+func volumeGone(tx *store.Tx, nodeID, id string) error {
+	all, err := tx.VolumesOn(nodeID)
+	if err != nil {
+		return err
+	}
+	for _, v := range all {
+		if v.ID == id && v.Going {
+			if err := tx.DeleteVolume(id); err != nil {
+				return err
+			}
+			return tx.TouchNode(nodeID)
+		}
+	}
+	return nil
+}
+
+// nodeBooted draws what follows from a node's boot: VMs that asked for it are
+// started again. The very first sync of a node is no boot that anybody saw.
+func (c *Control) nodeBooted(tx *store.Tx, nodeID, bootID string) (changed bool, err error) {
+	last, err := tx.SyncedBoot(nodeID)
+	if err != nil {
+		return false, notFound(err, "node %q is not registered; its first heartbeat does that", nodeID)
+	}
+	if last == bootID {
+		return false, nil
+	}
+	if last != "" {
+		rows, err := tx.InstancesOn(nodeID)
+		if err != nil {
+			return false, err
+		}
+		for n := range rows {
+			i := &rows[n]
+			if !i.Spec.StartOnNodeBoot || compute.Judge(i.State, compute.VerbStart) != compute.Accept {
+				continue
+			}
+			i.Start(tx.Now)
+			if err := c.save(tx, i, "system", "node-boot", "started again, as its node booted"); err != nil {
+				return false, err
+			}
+			changed = true
+		}
+	}
+	return changed, tx.SetSyncedBoot(nodeID, bootID)
+}
+
+// maxMessage bounds what a node or guest may write into a message, bytes.
+const maxMessage = 1000
+
+func cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return s[:n] + "…"
+}
+
+// resample is how often the same word of a node on a VM is written again: often
+// enough that a sample never looks stale (compute.AgentQuiet) while it is not.
+const resample = time.Minute
+
+// observations remembers each node's last applied report, so that the same word
+// again costs nothing. It is a cache: after a restart everything is news once.
+type observations struct {
+	mu    sync.Mutex
+	nodes map[string]*observedNode
+}
+
+type observedNode struct {
+	last  map[string]observed
+	boot  string
+	found []api.Finding
+}
+
+type observed struct {
+	api.ObservedInstance
+	at time.Time
+}
+
+func newObservations() *observations { return &observations{nodes: map[string]*observedNode{}} }
+
+func (o *observations) node(id string) *observedNode {
+	n := o.nodes[id]
+	if n == nil {
+		n = &observedNode{last: map[string]observed{}}
+		o.nodes[id] = n
+	}
+	return n
+}
+
+func (o *observations) forget(id string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.nodes, id)
+}
+
+// fresh picks what differs from the last applied report or is due again, and
+// says whether the node has booted since.
+func (o *observations) fresh(nodeID string, in *api.SyncRequest, now time.Time) (out []api.ObservedInstance, booted bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	n := o.node(nodeID)
+	seen := make(map[string]bool, len(in.Instances))
+	for _, i := range in.Instances {
+		seen[i.ID] = true
+		l, ok := n.last[i.ID]
+		due := i.Phase == string(compute.PhaseRunning) && now.Sub(l.at) >= resample
+		if !ok || due || l.Epoch != i.Epoch || l.Phase != i.Phase || l.Message != i.Message || l.BootID != i.BootID {
+			out = append(out, i)
+		}
+	}
+	maps.DeleteFunc(n.last, func(id string, _ observed) bool { return !seen[id] })
+	return out, in.BootID != "" && in.BootID != n.boot
+}
+
+func (o *observations) applied(nodeID string, in *api.SyncRequest, fresh []api.ObservedInstance, now time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	n := o.node(nodeID)
+	n.boot = in.BootID
+	for _, i := range fresh {
+		n.last[i.ID] = observed{i, now}
+	}
+}
+
+func (o *observations) setFindings(nodeID string, f []api.Finding) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.node(nodeID).found = f
+}
+
+func (o *observations) findings(nodeID string) []api.Finding {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if n := o.nodes[nodeID]; n != nil {
+		return append([]api.Finding(nil), n.found...)
+	}
+	return nil
+}
