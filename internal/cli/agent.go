@@ -3,9 +3,14 @@ package cli
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"log/slog"
+	"net"
 	"os"
+	"os/user"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,6 +20,7 @@ import (
 	"github.com/outcrop-cloud/outcrop/internal/hypervisor"
 	"github.com/outcrop-cloud/outcrop/internal/hypervisor/fake"
 	"github.com/outcrop-cloud/outcrop/internal/hypervisor/libvirt"
+	"github.com/outcrop-cloud/outcrop/internal/network"
 	nodeagent "github.com/outcrop-cloud/outcrop/internal/node"
 )
 
@@ -23,6 +29,7 @@ type agentOptions struct {
 	server, id, data    string
 	libvirt, hypervisor string
 	acceleration        string
+	network, guestAgent string
 	role, region, zone  string
 	reserveVCPUs        int64
 	reserveMemory       string
@@ -44,6 +51,8 @@ func (a *app) agentFlags(c *cobra.Command) {
 	f.StringVar(&o.libvirt, "libvirt", "qemu:///system", "libvirt to drive")
 	f.StringVar(&o.hypervisor, "hypervisor", "libvirt", "libvirt, or fake for tests of load")
 	f.StringVar(&o.acceleration, "acceleration", "auto", "auto (a probe guest decides, which takes some seconds), kvm or tcg (software emulation)")
+	f.StringVar(&o.network, "network", "", "host (bridges and routers of the instances' subnets on this machine; the default as root) or none (instances have no network)")
+	f.StringVar(&o.guestAgent, "guest-agent", "", "program that instances install as their agent (default outcrop-guest beside this one)")
 	f.StringVar(&o.role, "role", string(compute.RoleHypervisor), "hybrid, hypervisor, control-plane or storage")
 	f.StringVar(&o.region, "region", "", "region (the server's default when empty)")
 	f.StringVar(&o.zone, "zone", "", "availability zone (the server's default when empty)")
@@ -98,6 +107,66 @@ func (a *app) runAgent(ctx context.Context, o agentOptions) error {
 		cfg.ReservedMemoryBytes = &n
 	}
 	return nodeagent.Run(ctx, cfg)
+}
+
+// openNetwork says how the node's network is made; nil where instances have none.
+// A fake hypervisor opens no taps, so its network is a fake, too.
+func (o *agentOptions) openNetwork(log *slog.Logger) (func(func(string, net.Listener)) (network.Network, error), error) {
+	kind := o.network
+	if kind == "" && os.Geteuid() == 0 {
+		kind = "host"
+	}
+	switch {
+	case kind == "" || kind == "none":
+		return nil, nil
+	case kind != "host":
+		return nil, usagef("--network is host or none, not %q", kind)
+	case o.hypervisor == "fake":
+		return func(func(string, net.Listener)) (network.Network, error) { return &network.Fake{}, nil }, nil
+	}
+	return func(serve func(string, net.Listener)) (network.Network, error) {
+		uid, gid := qemuUser()
+		state, err := stateDir(o.data)
+		if err != nil {
+			return nil, err
+		}
+		return network.New(network.Config{StateDir: state, TapUID: uid, TapGID: gid, Metadata: serve, Log: log})
+	}, nil
+}
+
+// stateDir is where the routers of this data directory's node are: on a file
+// system that a boot empties.
+func stateDir(data string) (string, error) {
+	path, err := filepath.Abs(data)
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256([]byte(path))
+	return filepath.Join("/run/outcrop", hex.EncodeToString(sum[:4]), "routers"), nil
+}
+
+// qemuUser is who runs QEMU and so opens the taps; root where Debian's user for it
+// is missing.
+func qemuUser() (uid, gid uint32) {
+	u, err := user.Lookup("libvirt-qemu")
+	if err != nil {
+		return 0, 0
+	}
+	n, err1 := strconv.ParseUint(u.Uid, 10, 32)
+	m, err2 := strconv.ParseUint(u.Gid, 10, 32)
+	if err1 != nil || err2 != nil {
+		return 0, 0
+	}
+	return uint32(n), uint32(m)
+}
+
+// guestAgentBeside is the small guest agent that comes with this program.
+func guestAgentBeside() string {
+	exe, err := os.Executable()
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(filepath.Dir(exe), "outcrop-guest")
 }
 
 func (o *agentOptions) open(log *slog.Logger) (hypervisor.Hypervisor, error) {

@@ -10,6 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -28,7 +29,9 @@ import (
 	"github.com/outcrop-cloud/outcrop/internal/fault"
 	"github.com/outcrop-cloud/outcrop/internal/hypervisor"
 	"github.com/outcrop-cloud/outcrop/internal/hypervisor/fake"
+	"github.com/outcrop-cloud/outcrop/internal/network"
 	"github.com/outcrop-cloud/outcrop/internal/node/detect"
+	"github.com/outcrop-cloud/outcrop/internal/vpc"
 )
 
 // server is the other end of the agent's protocol. It keeps instances with the
@@ -50,6 +53,14 @@ type server struct {
 	syncs    []api.SyncRequest
 	consoles map[string][]byte
 	fetches  int
+
+	extra    map[string]func(*api.DesiredInstance) // what a test has of its own, by instance
+	kept     []api.KeptVolume
+	toMake   []api.ImageUpload
+	streams  map[string]api.ConsoleStream
+	dialled  map[string]chan net.Conn // by stream
+	uploaded map[string][]byte        // by upload/n
+	reports  []api.AgentReports
 	onImage  func(ctx context.Context) // before an image is sent
 }
 
@@ -57,6 +68,8 @@ func newServer() *server {
 	s := &server{
 		changed: make(chan struct{}), instances: map[string]*compute.Instance{}, images: map[string][]byte{},
 		blobs: map[string][]byte{}, wish: map[string]bool{}, consoles: map[string][]byte{}, interval: 60,
+		extra: map[string]func(*api.DesiredInstance){}, streams: map[string]api.ConsoleStream{},
+		dialled: map[string]chan net.Conn{}, uploaded: map[string][]byte{},
 	}
 	s.image = s.addImage(bytes.Repeat([]byte{0xfa, 0x33, 0xc0, 0x8e}, 1024))
 	return s
@@ -173,13 +186,32 @@ func (s *server) desired(now time.Time) []api.DesiredInstance {
 			VCPUs: i.Spec.Shape.VCPUs, MemoryBytes: i.Spec.Shape.MemoryBytes, Image: s.image,
 			Volumes:      []api.DesiredVolume{{ID: i.RootVolumeID, SizeBytes: i.Spec.RootVolumeBytes, Root: true}},
 			UserDataHash: i.Spec.UserDataHash, PublicKeys: i.Spec.PublicKeys,
+			Interfaces:   []api.DesiredInterface{nicOf(id)},
+			AgentEnabled: true, AgentActivation: "automatic",
 		}
 		if i.State == compute.StateStopping {
 			d.StopWithinMS = max(0, i.Deadline.Sub(now).Milliseconds())
 		}
+		if extra := s.extra[id]; extra != nil {
+			extra(&d)
+		}
 		list = append(list, d)
 	}
 	return list
+}
+
+const subnetA = "subnet-aaaaaaaaaa"
+
+// nicOf is the card of an instance; the address and the MAC are made of its id.
+func nicOf(id string) api.DesiredInterface {
+	eni := "eni-" + strings.ToLower(id[2:]) + "0"
+	sum := sha256.Sum256([]byte(id))
+	return api.DesiredInterface{ID: eni, SubnetID: subnetA, MAC: vpc.MACOf(eni, 0).String(),
+		Address: fmt.Sprintf("172.31.%d.%d", sum[0], max(3, sum[1]-1))}
+}
+
+func (s *server) subnets() []api.DesiredSubnet {
+	return []api.DesiredSubnet{{ID: subnetA, ProjectID: "default", VPCID: "vpc-aaaaaaaaaa", CIDR: "172.31.0.0/16", VPCCIDR: "172.31.0.0/16"}}
 }
 
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -215,6 +247,16 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.consoles[part[1]] = b
 		delete(s.wish, part[1])
 		s.mu.Unlock()
+	case part[0] == "uploads":
+		b, _ := io.ReadAll(r.Body)
+		s.edit(func() { s.uploaded[part[1]+"/"+part[2]] = b })
+	case part[0] == "agent-reports":
+		var m api.AgentReports
+		if err := json.NewDecoder(r.Body).Decode(&m); err != nil {
+			w.WriteHeader(http.StatusBadRequest)
+			return
+		}
+		s.edit(func() { s.reports = append(s.reports, m) })
 	default:
 		http.NotFound(w, r)
 	}
@@ -257,10 +299,14 @@ func (s *server) sync(w http.ResponseWriter, r *http.Request) {
 		resp := api.SyncResponse{Revision: strconv.Itoa(s.revision), Instances: []api.DesiredInstance{}, Consoles: slices.Sorted(maps.Keys(s.wish))}
 		if resp.Revision != req.Revision {
 			resp.Changed, resp.Instances = true, s.desired(time.Now())
+			resp.Subnets, resp.Volumes, resp.Uploads = s.subnets(), s.kept, s.toMake
+		}
+		for _, id := range slices.Sorted(maps.Keys(s.streams)) {
+			resp.Streams = append(resp.Streams, s.streams[id])
 		}
 		changed := s.changed
 		s.mu.Unlock()
-		if resp.Changed || len(resp.Consoles) > 0 || held {
+		if resp.Changed || len(resp.Consoles)+len(resp.Streams) > 0 || held {
 			_ = json.NewEncoder(w).Encode(resp)
 			return
 		}
@@ -298,9 +344,9 @@ func (s *server) take(req api.SyncRequest) {
 	}
 }
 
-// do speaks to the server without a network, which a synctest bubble cannot
+// Do speaks to the server without a network, which a synctest bubble cannot
 // wait for.
-func (s *server) do(ctx context.Context, method, path string, in, out any, opts ...api.Option) error {
+func (s *server) Do(ctx context.Context, method, path string, in, out any, opts ...api.Option) error {
 	var body io.Reader
 	switch v := in.(type) {
 	case nil:
@@ -335,6 +381,34 @@ func (s *server) do(ctx context.Context, method, path string, in, out any, opts 
 		return err
 	}
 	return json.Unmarshal(rec.Body.Bytes(), out)
+}
+
+// Upgrade hands the other end of a console's connection to the test.
+func (s *server) Upgrade(_ context.Context, method, path, protocol string) (io.ReadWriteCloser, error) {
+	id := path[strings.LastIndexByte(path, '/')+1:]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	waiting := s.dialled[id]
+	if waiting == nil || method != http.MethodPost || protocol != api.ConsoleProtocol {
+		return nil, fault.New(fault.NotFound, "nobody waits")
+	}
+	delete(s.streams, id)
+	near, far := net.Pipe()
+	waiting <- far
+	return near, nil
+}
+
+// through does something before each call to the server.
+type through struct {
+	*server
+	before func(ctx context.Context, method, path string) error
+}
+
+func (t through) Do(ctx context.Context, method, path string, in, out any, opts ...api.Option) error {
+	if err := t.before(ctx, method, path); err != nil {
+		return err
+	}
+	return t.server.Do(ctx, method, path, in, out, opts...)
 }
 
 // guests is the fake hypervisor; each boot is noted with the seed it found.
@@ -383,6 +457,7 @@ const (
 type env struct {
 	*server
 	vms   *guests
+	net   *network.Fake
 	cfg   Config
 	tweak func(*agent)
 	free  atomic.Int64 // space on the disk
@@ -402,15 +477,40 @@ func newEnvIn(t testing.TB, dir string, opts fake.Options) *env {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &env{server: newServer(), vms: &guests{Hypervisor: hv, dir: filepath.Join(dir, "data"), seeds: map[string][][]byte{}}}
+	e := &env{server: newServer(), vms: &guests{Hypervisor: hv, dir: filepath.Join(dir, "data"), seeds: map[string][][]byte{}}, net: &network.Fake{}}
 	e.free.Store(plenty)
 	token := filepath.Join(dir, "token")
 	if err := os.WriteFile(token, []byte("secret\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	e.cfg = Config{ID: "n1", TokenFile: token, DataDir: e.vms.dir, Hypervisor: e.vms, Log: testLog(t)}
+	if err := os.MkdirAll(e.vms.dir, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(e.vms.dir, fileIdentityKey), identity(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	e.cfg = Config{ID: "n1", TokenFile: token, DataDir: e.vms.dir, Hypervisor: e.vms, Log: testLog(t),
+		Network: func(func(string, net.Listener)) (network.Network, error) { return e.net, nil }}
 	return e
 }
+
+// identity is made once: it takes a while.
+var identity = sync.OnceValue(func() []byte {
+	dir, err := os.MkdirTemp("", "identity")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+	l := layout{dir}
+	if _, err := l.identityKey(); err != nil {
+		panic(err)
+	}
+	b, err := os.ReadFile(l.file(fileIdentityKey))
+	if err != nil {
+		panic(err)
+	}
+	return b
+})
 
 func testLog(t testing.TB) *slog.Logger {
 	if !testing.Verbose() {
@@ -430,7 +530,7 @@ func (e *env) up(t testing.TB) {
 	if err := e.cfg.check(); err != nil {
 		t.Fatal(err)
 	}
-	a, err := newAgent(e.cfg, &uplink{tokenFile: e.cfg.TokenFile, dial: func(string) (doFunc, error) { return e.do, nil }})
+	a, err := newAgent(e.cfg, &uplink{tokenFile: e.cfg.TokenFile, dial: func(string) (caller, error) { return e, nil }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -447,7 +547,7 @@ func (e *env) up(t testing.TB) {
 	go func(ended chan struct{}) {
 		defer close(ended)
 		a.run(ctx)
-		a.lock.Close()
+		a.close()
 	}(e.ended)
 }
 
@@ -505,13 +605,16 @@ func (e *env) vm(id string) hypervisor.State {
 	return "none"
 }
 
-// files lists what is in the data directory, relative to it.
+// files lists what is in the data directory, relative to it, without what the agent
+// keeps for itself.
 func (e *env) files() []string {
 	var list []string
 	_ = filepath.WalkDir(e.vms.dir, func(p string, d os.DirEntry, err error) error {
 		if err == nil && !d.IsDir() {
 			rel, _ := filepath.Rel(e.vms.dir, p)
-			list = append(list, rel)
+			if !slices.Contains([]string{fileKnown, fileTokenKey, fileIdentityKey}, rel) {
+				list = append(list, rel)
+			}
 		}
 		return nil
 	})

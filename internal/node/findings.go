@@ -19,6 +19,9 @@ const (
 	findingNoKVM       = "NoKVM"
 	findingNoLimits    = "NoLimits"
 	findingSetup       = "HypervisorSetup"
+	findingNetwork     = "NetworkTrouble"
+	findingVolumes     = "UnknownVolumes"
+	findingUpload      = "ImageNotMade"
 )
 
 // findings remembers since when each finding stands.
@@ -43,6 +46,17 @@ func (a *agent) find() map[string]string {
 	}
 	if trouble := a.view.trouble(); trouble != "" {
 		found[findingUnreachable] = "the hypervisor does not answer, so the state of this node's VMs is not known; look at its service on the node: " + trouble
+	}
+	if a.wires != nil {
+		if trouble := a.wires.trouble(); trouble != "" {
+			found[findingNetwork] = "some guests of this node may be without their network: " + trouble
+		}
+	}
+	if ids := a.storage.strangers(); len(ids) > 0 {
+		found[findingVolumes] = fmt.Sprintf("the server knows nothing of these volumes in %s, so they are kept: %s; remove their folders if nobody needs them", a.dir.volumes(), strings.Join(ids, ", "))
+	}
+	if why := a.uploads.why(); why != "" {
+		found[findingUpload] = why
 	}
 	if info, ok := a.facts.info(); ok {
 		if info.Acceleration != hypervisor.KVM {

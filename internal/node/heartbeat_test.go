@@ -137,13 +137,12 @@ func TestReconnect(t *testing.T) {
 		e.create(idA, "x")
 		e.reaches(t, idA, compute.StateRunning, 10*time.Second)
 		e.agent.up.mu.Lock()
-		do := e.agent.up.do
-		e.agent.up.do = func(ctx context.Context, m, p string, in, out any, o ...api.Option) error {
+		e.agent.up.server = through{e.server, func(context.Context, string, string) error {
 			mu.Lock()
 			calls = append(calls, time.Now())
 			mu.Unlock()
-			return do(ctx, m, p, in, out, o...)
-		}
+			return nil
+		}}
 		e.agent.up.mu.Unlock()
 		for range 20 {
 			e.edit(func() { e.server.down = errors.New("down") })
@@ -187,10 +186,7 @@ func TestRefusals(t *testing.T) {
 			e.server.down = tt.err
 			var calls atomic.Int32
 			e.tweak = func(a *agent) {
-				a.up.do = func(ctx context.Context, m, p string, in, out any, o ...api.Option) error {
-					calls.Add(1)
-					return e.do(ctx, m, p, in, out, o...)
-				}
+				a.up.server = through{e.server, func(context.Context, string, string) error { calls.Add(1); return nil }}
 			}
 			e.up(t)
 			defer func() { e.downAgent(); e.vms.Close() }()

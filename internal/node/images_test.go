@@ -323,18 +323,23 @@ func TestPartialFilesOfAKilledAgentGo(t *testing.T) {
 	}
 }
 
+// slow sends a byte now and then, and then none.
+type slow struct{ caller }
+
+func (slow) Do(ctx context.Context, _, _ string, _, out any, _ ...api.Option) error {
+	for range 3 {
+		_, _ = out.(io.Writer).Write([]byte("x"))
+		<-time.After(stallTimeout - time.Second)
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
 // A download whose bytes stop coming ends.
 func TestStalledDownload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &agent{cfg: Config{ID: "n1"}}
-		a.up = &uplink{tokenFile: os.DevNull, do: func(ctx context.Context, _, _ string, _, out any, _ ...api.Option) error {
-			for range 3 {
-				_, _ = out.(io.Writer).Write([]byte("x"))
-				<-time.After(stallTimeout - time.Second)
-			}
-			<-ctx.Done()
-			return ctx.Err()
-		}}
+		a.up = &uplink{tokenFile: os.DevNull, server: slow{}}
 		began := time.Now()
 		err := a.fetchImage(t.Context(), "", io.Discard)
 		if err == nil || !strings.Contains(err.Error(), "no byte came") {

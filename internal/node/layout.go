@@ -20,10 +20,16 @@ import (
 //
 //	DIR/lock                      held by the one agent
 //	DIR/images/SHA256             images, each whole and checked; 0700
+//	DIR/known.json                what the server last said of networks and guests
+//	DIR/metadata.key, identity.pem
+//	DIR/uploads/                  images on their way to the server; 0700
+//	DIR/volumes/ID/base           data volumes: as root.qcow2 below, base only where
+//	               volume.qcow2   the volume stands on an image
 //	DIR/instances/ID/state.json   what must outlive the agent
 //	                 base         hard link to the image under root.qcow2
 //	                 root.qcow2   root volume, an overlay on base
 //	                 cidata.iso   seed of the present start
+//	                 user-data    the bytes in it, for the metadata service
 //	                 console.log, console.sock
 //	                 starved      there while the VM stands still for want of space
 //
@@ -41,6 +47,12 @@ const (
 	fileConsole = "console.log"
 	fileSocket  = "console.sock"
 	fileStarved = "starved"
+
+	fileUserData    = "user-data"
+	fileVolume      = "volume.qcow2"
+	fileKnown       = "known.json"
+	fileTokenKey    = "metadata.key"
+	fileIdentityKey = "identity.pem"
 )
 
 // socketRoot takes the console sockets of a data directory whose own path is too
@@ -51,7 +63,11 @@ const socketRoot = "/run/outcrop"
 const maxSocketPath = 107
 
 func (l layout) images() string            { return filepath.Join(l.root, "images") }
+func (l layout) uploads() string           { return filepath.Join(l.root, "uploads") }
+func (l layout) volumes() string           { return filepath.Join(l.root, "volumes") }
+func (l layout) volume(id string) string   { return filepath.Join(l.volumes(), id) }
 func (l layout) instance(id string) string { return filepath.Join(l.root, "instances", id) }
+func (l layout) file(name string) string   { return filepath.Join(l.root, name) }
 
 // open makes the directories and takes the lock, which ends with the process
 // however that ends.
@@ -61,7 +77,13 @@ func (l layout) open() (io.Closer, error) {
 		err = makeDir(filepath.Join(l.root, "instances"), 0o711)
 	}
 	if err == nil {
+		err = makeDir(l.volumes(), 0o711)
+	}
+	if err == nil {
 		err = makeDir(l.images(), 0o700)
+	}
+	if err == nil {
+		err = makeDir(l.uploads(), 0o700)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)

@@ -91,7 +91,11 @@ func TestSpec(t *testing.T) {
 		e.create(idA, "x")
 		e.reaches(t, idA, compute.StateRunning, 10*time.Second)
 		w := e.agent.workers[idA]
-		spec := w.spec(w.order().desired, e.agent.dir.socket(idA))
+		vols, err := readVolumes(w.order().desired)
+		if err != nil {
+			t.Fatal(err)
+		}
+		spec := w.spec(w.order().desired, vols, e.agent.dir.socket(idA))
 		if err := spec.Validate(); err != nil {
 			t.Error(err)
 		}

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"runtime"
 	"slices"
@@ -23,6 +24,8 @@ import (
 	"github.com/outcrop-cloud/outcrop/internal/api"
 	"github.com/outcrop-cloud/outcrop/internal/compute"
 	"github.com/outcrop-cloud/outcrop/internal/hypervisor"
+	"github.com/outcrop-cloud/outcrop/internal/metadata"
+	"github.com/outcrop-cloud/outcrop/internal/network"
 	"github.com/outcrop-cloud/outcrop/internal/node/detect"
 )
 
@@ -44,6 +47,13 @@ type Config struct {
 	ReservedMemoryBytes *int64
 	VCPURatio           *float64
 	MemoryRatio         *float64
+
+	// Network makes the node's network, with a metadata service that serve answers
+	// one subnet's listener with; nil: VMs have no network cards.
+	Network func(serve func(subnetID string, l net.Listener)) (network.Network, error)
+	// GuestAgent is the program that guests install by the install command; empty:
+	// they cannot.
+	GuestAgent string
 
 	Interval time.Duration // between heartbeats; zero means as the server says
 	Version  string        // for the User-Agent
@@ -82,20 +92,15 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := cfg.check(); err != nil {
 		return err
 	}
-	up := &uplink{tokenFile: cfg.TokenFile, dial: func(token string) (doFunc, error) {
-		c, err := api.NewClient(cfg.ServerURL, token, "outcrop-node/"+cfg.Version)
-		if err != nil {
-			return nil, err
-		}
-		return c.Do, nil
+	up := &uplink{tokenFile: cfg.TokenFile, dial: func(token string) (caller, error) {
+		return api.NewClient(cfg.ServerURL, token, "outcrop-node/"+cfg.Version)
 	}}
 	a, err := newAgent(cfg, up)
 	if err != nil {
 		return err
 	}
-	defer a.lock.Close()
 	a.run(ctx)
-	return nil
+	return a.close()
 }
 
 // agent is one running node agent.
@@ -111,8 +116,16 @@ type agent struct {
 	view   view
 	finds  findings
 
+	wires   *wiring // nil: VMs have no network
+	guests  *guestbook
+	reports *reports
+	storage *storage
+	uploads *uploads
+	streams *streams
+
 	detect     func() detect.Facts
 	makeVolume func(ctx context.Context, v volume) error
+	flatten    func(ctx context.Context, v flattened, to string) error
 
 	life       context.Context // ends with the agent
 	running    sync.WaitGroup
@@ -122,6 +135,7 @@ type agent struct {
 
 	mu      sync.Mutex
 	workers map[string]*worker
+	known   known // of the network
 }
 
 func newAgent(cfg Config, up *uplink) (*agent, error) {
@@ -140,13 +154,72 @@ func newAgent(cfg Config, up *uplink) (*agent, error) {
 		facts:      newFacts(),
 		detect:     func() detect.Facts { return detect.Machine(os.DirFS("/"), cfg.DataDir) },
 		makeVolume: createVolume,
+		flatten:    flatten,
+		guests:     newGuestbook(dir),
+		reports:    newReports(),
+		storage:    newStorage(dir),
+		uploads:    newUploads(),
+		streams:    newStreams(),
 		registered: make(chan struct{}),
 		news:       make(chan struct{}, 1),
 		relist:     make(chan struct{}, 1),
 		workers:    map[string]*worker{},
 	}
 	a.images = newImageCache(dir.images(), a.fetchImage, dir.space, cfg.Log)
+	if err := a.openNetwork(); err != nil {
+		lock.Close()
+		return nil, err
+	}
 	return a, nil
+}
+
+// openNetwork makes the network with its metadata service, and tells both what the
+// agent before this one knew.
+func (a *agent) openNetwork() error {
+	if a.cfg.Network == nil {
+		return nil
+	}
+	token, err := a.dir.tokenKey()
+	if err != nil {
+		return err
+	}
+	identity, err := a.dir.identityKey()
+	if err != nil {
+		return err
+	}
+	service, err := metadata.New(metadata.Config{Provider: a.guests, TokenKey: token, IdentityKey: identity, Extra: a.plane(), Log: a.log})
+	if err != nil {
+		return err
+	}
+	n, err := a.cfg.Network(service.Serve)
+	if err != nil {
+		return err
+	}
+	a.wires = newWiring(n, a.log)
+	k, ok, err := readKnown(a.dir.file(fileKnown))
+	if err != nil {
+		a.log.Error("read", "error", err)
+	}
+	if ok {
+		a.know(k)
+	}
+	return nil
+}
+
+// know gives network and metadata service their newest word.
+func (a *agent) know(k known) {
+	a.known = k
+	a.guests.set(k)
+	a.wires.set(k.network())
+}
+
+// close lets go of what is the agent's alone; the guests keep their network.
+func (a *agent) close() error {
+	var err error
+	if a.wires != nil {
+		err = a.wires.net.Close()
+	}
+	return errors.Join(err, a.lock.Close())
 }
 
 // run is the list of everything that runs in an agent.
@@ -159,8 +232,13 @@ func (a *agent) run(ctx context.Context) {
 		a.observe,
 		a.listen,
 		a.probe,
+		a.sendReports,
+		a.uploadImages,
 	} {
 		a.running.Go(func() { loop(ctx) })
+	}
+	if a.wires != nil {
+		a.running.Go(func() { a.wires.run(ctx) })
 	}
 	<-ctx.Done()
 	a.running.Wait()
@@ -202,13 +280,19 @@ func (a *agent) forget(w *worker) bool {
 	return true
 }
 
-// apply hands the whole desired set out to the workers. A VM that it does not
-// name is kept as it is (lesson 3).
-func (a *agent) apply(set []api.DesiredInstance, received time.Time) {
+// apply hands the whole desired set out: to network and metadata service first, so
+// that a worker which waits for its taps waits for the right ones, and then to the
+// workers. A VM that it does not name is kept as it is (lesson 3).
+func (a *agent) apply(resp api.SyncResponse, received time.Time) {
+	a.storage.set(resp.Volumes)
+	a.uploads.set(resp.Uploads)
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.wires != nil {
+		a.applyNetwork(resp)
+	}
 	named := map[string]bool{}
-	for _, d := range set {
+	for _, d := range resp.Instances {
 		if !compute.ValidInstanceID(d.ID) {
 			a.log.Error("the server names an instance with an id that cannot be; it is ignored", "instance", d.ID)
 			continue
@@ -221,6 +305,17 @@ func (a *agent) apply(set []api.DesiredInstance, received time.Time) {
 			w.tell(order{})
 		}
 	}
+	nudge(a.relist) // volumes may have to go
+}
+
+// applyNetwork writes down what is known before it takes effect: what a crash then
+// leaves is never more than the next agent knows of. a.mu is held.
+func (a *agent) applyNetwork(resp api.SyncResponse) {
+	k := a.known.after(resp.Subnets, resp.Instances, func(id string) bool { return a.workers[id] != nil })
+	if err := k.write(a.dir.file(fileKnown)); err != nil {
+		a.log.Error("what is known of the networks cannot be kept; an agent that starts while the server is away will not serve them", "error", err)
+	}
+	a.know(k)
 }
 
 // changed says that something observed has changed; many such make one sync.

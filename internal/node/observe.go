@@ -51,11 +51,13 @@ func (v *view) note(err error) bool {
 const listInterval = 10 * time.Second
 
 // observe lists all VMs again and again: one call for the state of all, and the
-// way to find VMs that have no directory here. It keeps an eye on the disk, too.
+// way to find VMs that have no directory here. It keeps an eye on the disk and on
+// the volumes that are to go, too.
 func (a *agent) observe(ctx context.Context) {
 	delay := backoff{first: time.Second, most: listInterval}
 	for {
 		a.images.trim()
+		a.sweepVolumes()
 		next := listInterval
 		if a.list(ctx) {
 			delay.reset()

@@ -2,13 +2,17 @@ package node
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"net/http"
+	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
+	"strings"
 
 	"github.com/outcrop-cloud/outcrop/internal/api"
 	"github.com/outcrop-cloud/outcrop/internal/cloudinit"
@@ -17,15 +21,18 @@ import (
 )
 
 // startSteps bring up a VM that is down. The volume stays as the guest left it;
-// seed, definition and claim are made anew for every start. What the VM needs of
-// the network has its place before define, which puts it into the spec.
+// seed, definition and claim are made anew for every start, and the taps that the
+// definition names are looked after.
 func (w *worker) startSteps(o order) []step {
 	base := filepath.Join(w.dir, fileBase)
 	root := filepath.Join(w.dir, fileRoot)
 	return []step{
 		{stepImage, absent(base), func(ctx context.Context) error { return w.makeBase(ctx, o, base) }},
-		{stepVolume, absent(root), func(ctx context.Context) error { return w.makeRoot(ctx, o, base, root) }},
+		{stepVolume, func(context.Context) (bool, error) { return !exists(root) || len(o.desired.Volumes) > 1, nil },
+			func(ctx context.Context) error { return w.makeVolumes(ctx, o, base, root) }},
 		{stepSeed, nil, func(ctx context.Context) error { return w.makeSeed(ctx, o) }},
+		{stepInterface, func(context.Context) (bool, error) { return w.a.wires != nil && len(o.desired.Interfaces) > 0, nil },
+			func(ctx context.Context) error { return w.makeInterfaces(ctx, o) }},
 		{stepDefine, nil, func(context.Context) error { return w.define(o) }},
 		{stepClaim, nil, func(context.Context) error { return mark{Epoch: o.desired.Epoch}.write(w.dir) }},
 		{stepBoot, nil, func(ctx context.Context) error { return w.boot(ctx, o) }},
@@ -50,6 +57,15 @@ func (w *worker) makeBase(ctx context.Context, o order, base string) error {
 	return w.a.images.link(ctx, o.desired.Image, base)
 }
 
+func (w *worker) makeVolumes(ctx context.Context, o order, base, root string) error {
+	if !exists(root) {
+		if err := w.makeRoot(ctx, o, base, root); err != nil {
+			return err
+		}
+	}
+	return w.makeData(ctx, o)
+}
+
 // makeRoot makes the root volume, once in the instance's life: a volume that is
 // missing later is lost data, and an empty one in its place would hide that.
 func (w *worker) makeRoot(ctx context.Context, o order, base, root string) error {
@@ -60,12 +76,25 @@ func (w *worker) makeRoot(ctx context.Context, o order, base, root string) error
 	if m != (mark{}) {
 		return hopelessf("the root volume %s is missing: put it back, or terminate the instance", root)
 	}
-	v, err := rootVolume(o.desired)
+	vols, err := readVolumes(o.desired)
+	if err != nil {
+		return err
+	}
+	v, err := newVolume(vols.root)
 	if err != nil {
 		return err
 	}
 	v.path, v.base = root, base
 	return w.a.makeVolume(ctx, v)
+}
+
+// makeInterfaces waits for the taps, with their guard and their services.
+func (w *worker) makeInterfaces(ctx context.Context, o order) error {
+	var ids []string
+	for _, nic := range o.desired.Interfaces {
+		ids = append(ids, nic.ID)
+	}
+	return w.a.wires.ready(ctx, ids)
 }
 
 // makeSeed writes the seed from the revision that this order holds
@@ -76,15 +105,47 @@ func (w *worker) makeSeed(ctx context.Context, o order) error {
 		return err
 	}
 	image, err := cloudinit.Image(cloudinit.Seed{
-		InstanceID: w.id,
+		InstanceID: cmp.Or(o.desired.CloudInitID, w.id),
 		Hostname:   hostname(o.desired),
 		PublicKeys: o.desired.PublicKeys,
 		UserData:   userData,
+		Interfaces: w.seedInterfaces(o.desired),
 	})
 	if err != nil {
 		return hopelessf("the seed for cloud-init cannot be made: %v", err)
 	}
+	if err := w.keepUserData(userData); err != nil {
+		return err
+	}
 	return writeFile(filepath.Join(w.dir, fileSeed), image)
+}
+
+// keepUserData gives the metadata service the bytes of this boot, which it goes on
+// serving when the server has others for the next one (contract U-03).
+func (w *worker) keepUserData(userData []byte) error {
+	path := filepath.Join(w.dir, fileUserData)
+	var err error
+	if userData != nil {
+		err = writeFile(path, userData)
+	} else if err = os.Remove(path); os.IsNotExist(err) {
+		err = nil
+	}
+	if err == nil {
+		w.a.guests.boots(w.id, userData)
+	}
+	return err
+}
+
+// seedInterfaces names the cards as Linux does without a policy of its own: a match
+// by MAC alone is not enough for every renderer (lesson 25).
+func (w *worker) seedInterfaces(d api.DesiredInstance) (list []cloudinit.Interface) {
+	if w.a.wires == nil {
+		return nil
+	}
+	for i, nic := range d.Interfaces {
+		list = append(list, cloudinit.Interface{MAC: nic.MAC, Name: "eth" + strconv.Itoa(i)})
+	}
+	return list
 }
 
 // userData fetches the bytes and checks them against their hash.
@@ -114,7 +175,8 @@ func hostname(d api.DesiredInstance) string {
 }
 
 func (w *worker) define(o order) error {
-	if _, err := rootVolume(o.desired); err != nil {
+	vols, err := readVolumes(o.desired)
+	if err != nil {
 		return err
 	}
 	socket := w.a.dir.socket(w.id)
@@ -122,26 +184,32 @@ func (w *worker) define(o order) error {
 		return err
 	}
 	return w.call(func(ctx context.Context) error {
-		return w.a.cfg.Hypervisor.Define(ctx, w.spec(o.desired, socket))
+		return w.a.cfg.Hypervisor.Define(ctx, w.spec(o.desired, vols, socket))
 	})
 }
 
 // spec is the definition of the VM. The seed comes last, so that data volumes
 // keep their names (contract U-11).
-func (w *worker) spec(d api.DesiredInstance, socket string) hypervisor.Spec {
-	return hypervisor.Spec{
-		ID:          w.id,
-		UUID:        systemUUID(w.id),
-		VCPUs:       int(d.VCPUs),
-		MemoryBytes: d.MemoryBytes,
-		Disks: []hypervisor.Disk{
-			{Path: filepath.Join(w.dir, fileRoot), Format: "qcow2", Serial: d.Volumes[0].ID,
-				Backing: []hypervisor.Image{{Path: filepath.Join(w.dir, fileBase), Format: d.Image.Format}}},
-			{Path: filepath.Join(w.dir, fileSeed), Format: "raw", ReadOnly: true, Serial: cloudinit.Label},
-		},
+func (w *worker) spec(d api.DesiredInstance, vols volumes, socket string) hypervisor.Spec {
+	s := hypervisor.Spec{
+		ID:            w.id,
+		UUID:          systemUUID(w.id),
+		VCPUs:         int(d.VCPUs),
+		MemoryBytes:   d.MemoryBytes,
+		Disks:         []hypervisor.Disk{diskOf(vols.root, w.dir, fileRoot)},
 		ConsoleLog:    filepath.Join(w.dir, fileConsole),
 		ConsoleSocket: socket,
 	}
+	for _, v := range vols.data {
+		s.Disks = append(s.Disks, diskOf(v, w.a.dir.volume(v.ID), fileVolume))
+	}
+	s.Disks = append(s.Disks, hypervisor.Disk{Path: filepath.Join(w.dir, fileSeed), Format: "raw", ReadOnly: true, Serial: cloudinit.Label})
+	if w.a.wires != nil {
+		for _, nic := range d.Interfaces {
+			s.NICs = append(s.NICs, hypervisor.NIC{Tap: tap(nic), MAC: strings.ToLower(nic.MAC), MTU: nicMTU})
+		}
+	}
+	return s
 }
 
 // systemUUID makes an instance id the VM's UUID: the same for all its life, and

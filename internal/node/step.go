@@ -27,23 +27,24 @@ type step struct {
 
 // Names of the steps, in the order of a VM's life.
 const (
-	stepImage    = "image"    // the image is in the cache, whole and checked
-	stepVolume   = "volume"   // the root volume stands on it
-	stepSeed     = "cidata"   // the seed holds this start's user-data
-	stepDefine   = "define"   // the hypervisor knows the VM
-	stepClaim    = "claim"    // the mark says: what runs from here on is of this epoch
-	stepBoot     = "boot"     // the VM runs
-	stepConfirm  = "confirm"  // the mark says: it did run
-	stepResume   = "resume"   // a VM that stood still goes on
-	stepShutdown = "shutdown" // the guest was asked, and had its time
-	stepDestroy  = "destroy"  // the plug is pulled
-	stepUndefine = "undefine" // the hypervisor has forgotten the VM
-	stepRemove   = "remove"   // no file is left
+	stepImage     = "image"     // the image is in the cache, whole and checked
+	stepVolume    = "volume"    // the root volume stands on it, and data volumes are there
+	stepSeed      = "cidata"    // the seed holds this start's user-data
+	stepInterface = "interface" // the taps are there, with all that guests find behind them
+	stepDefine    = "define"    // the hypervisor knows the VM
+	stepClaim     = "claim"     // the mark says: what runs from here on is of this epoch
+	stepBoot      = "boot"      // the VM runs
+	stepConfirm   = "confirm"   // the mark says: it did run
+	stepResume    = "resume"    // a VM that stood still goes on
+	stepShutdown  = "shutdown"  // the guest was asked, and had its time
+	stepDestroy   = "destroy"   // the plug is pulled
+	stepUndefine  = "undefine"  // the hypervisor has forgotten the VM
+	stepRemove    = "remove"    // no file is left
 )
 
 // Steps are the names of all steps, as StepHook sees them.
 var Steps = []string{
-	stepImage, stepVolume, stepSeed, stepDefine, stepClaim, stepBoot, stepConfirm,
+	stepImage, stepVolume, stepSeed, stepInterface, stepDefine, stepClaim, stepBoot, stepConfirm,
 	stepResume, stepShutdown, stepDestroy, stepUndefine, stepRemove,
 }
 

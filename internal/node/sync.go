@@ -51,8 +51,9 @@ func (a *agent) syncs(ctx context.Context) {
 			cut = 0
 			if resp.Changed {
 				revision = resp.Revision
-				a.apply(resp.Instances, received)
+				a.apply(resp, received)
 			}
+			a.openStreams(ctx, resp.Streams)
 			a.sendConsoles(ctx, resp.Consoles)
 		}
 		if !a.pause(ctx, next, nil) {
@@ -107,6 +108,7 @@ func (a *agent) syncRequest(revision string) api.SyncRequest {
 		Unknown:     a.view.unknown(),
 		Instances:   a.observed(),
 		Findings:    a.findings(time.Now()),
+		GoneVolumes: a.storage.gone(),
 		WaitSeconds: int64(syncHold / time.Second),
 	}
 }

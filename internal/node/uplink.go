@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"sync"
@@ -10,46 +11,58 @@ import (
 	"github.com/outcrop-cloud/outcrop/internal/api"
 )
 
-// doFunc is api.Client.Do.
-type doFunc func(ctx context.Context, method, path string, in, out any, opts ...api.Option) error
+// caller is api.Client, and what stands in for it in tests.
+type caller interface {
+	Do(ctx context.Context, method, path string, in, out any, opts ...api.Option) error
+	Upgrade(ctx context.Context, method, path, protocol string) (io.ReadWriteCloser, error)
+}
 
 // uplink is the way to the server with the token as it stands in its file.
 type uplink struct {
 	tokenFile string
-	dial      func(token string) (doFunc, error)
+	dial      func(token string) (caller, error)
 
-	mu    sync.Mutex
-	token string
-	do    doFunc
+	mu     sync.Mutex
+	token  string
+	server caller
 }
 
 // Do calls the server; see api.Client.Do.
 func (u *uplink) Do(ctx context.Context, method, path string, in, out any, opts ...api.Option) error {
-	do, err := u.connect()
+	server, err := u.connect()
 	if err != nil {
 		return err
 	}
-	return do(ctx, method, path, in, out, opts...)
+	return server.Do(ctx, method, path, in, out, opts...)
+}
+
+// Upgrade opens a connection of raw bytes; see api.Client.Upgrade.
+func (u *uplink) Upgrade(ctx context.Context, method, path, protocol string) (io.ReadWriteCloser, error) {
+	server, err := u.connect()
+	if err != nil {
+		return nil, err
+	}
+	return server.Upgrade(ctx, method, path, protocol)
 }
 
 // connect makes a client anew when the token file holds another token. While the
 // file cannot be read, as during its renewal, the last token goes on.
-func (u *uplink) connect() (doFunc, error) {
+func (u *uplink) connect() (caller, error) {
 	token, err := u.read()
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.do != nil && (err != nil || token == u.token) {
-		return u.do, nil
+	if u.server != nil && (err != nil || token == u.token) {
+		return u.server, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	do, err := u.dial(token)
+	server, err := u.dial(token)
 	if err != nil {
 		return nil, err
 	}
-	u.token, u.do = token, do
-	return do, nil
+	u.token, u.server = token, server
+	return server, nil
 }
 
 func (u *uplink) read() (string, error) {

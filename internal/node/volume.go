@@ -6,54 +6,105 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/outcrop-cloud/outcrop/internal/api"
+	"github.com/outcrop-cloud/outcrop/internal/hypervisor"
 )
 
-// volume is a root volume to be made: an overlay on an image.
+// volume is a volume to be made: an overlay on an image, or empty.
 type volume struct {
 	path      string
-	base      string // in the same directory
+	base      string // in the same directory; empty: no image
 	format    string // of base
 	sizeBytes int64
 }
 
-// rootVolume reads the root volume of a desired instance; it is never smaller
-// than the image's disk.
-func rootVolume(d api.DesiredInstance) (volume, error) {
-	if len(d.Volumes) != 1 || !d.Volumes[0].Root {
-		return volume{}, hopelessf("the instance has %d volumes, and this agent knows only a root volume: update the agent", len(d.Volumes))
+// volumes are those of an instance: its root, and its data volumes in the order
+// of the guest's devices from /dev/vdb on (contract U-11).
+type volumes struct {
+	root api.DesiredVolume
+	data []api.DesiredVolume
+}
+
+// volumeForm keeps a volume's id from naming anything but a directory of volumes.
+var volumeForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9-]{0,62}$`)
+
+func readVolumes(d api.DesiredInstance) (v volumes, err error) {
+	roots := 0
+	for _, vol := range d.Volumes {
+		switch {
+		case !volumeForm.MatchString(vol.ID):
+			return v, hopelessf("the server names a volume with an id that cannot be (%q)", vol.ID)
+		case vol.Root:
+			v.root = vol
+			roots++
+		default:
+			v.data = append(v.data, vol)
+		}
 	}
-	if d.Image.Format != "qcow2" && d.Image.Format != "raw" {
-		return volume{}, hopelessf("the image has format %q, and this agent knows qcow2 and raw: update the agent", d.Image.Format)
+	if roots != 1 {
+		return v, hopelessf("the instance has %d root volumes instead of one", roots)
 	}
-	return volume{format: d.Image.Format, sizeBytes: max(d.Volumes[0].SizeBytes, d.Image.VirtualSize)}, nil
+	image := d.Image // the root's
+	v.root.Image = &image
+	return v, nil
+}
+
+// newVolume is what has to be made for a volume; it is never smaller than its image.
+func newVolume(v api.DesiredVolume) (volume, error) {
+	if v.Image == nil {
+		return volume{sizeBytes: v.SizeBytes}, nil
+	}
+	if v.Image.Format != "qcow2" && v.Image.Format != "raw" {
+		return volume{}, hopelessf("the image has format %q, and this agent knows qcow2 and raw: update the agent", v.Image.Format)
+	}
+	return volume{format: v.Image.Format, sizeBytes: max(v.SizeBytes, v.Image.VirtualSize)}, nil
+}
+
+// diskOf is how the hypervisor gets a volume that lies in dir.
+func diskOf(v api.DesiredVolume, dir, file string) hypervisor.Disk {
+	d := hypervisor.Disk{Path: filepath.Join(dir, file), Format: "qcow2", Serial: v.ID, Backing: []hypervisor.Image{}}
+	if v.Image != nil {
+		d.Backing = []hypervisor.Image{{Path: filepath.Join(dir, fileBase), Format: v.Image.Format}}
+	}
+	return d
 }
 
 // volumeTimeout bounds a qemu-img that writes a header and no data.
 const volumeTimeout = time.Minute
 
-// createVolume makes the overlay under another name first. The backing format is
+// createVolume makes the volume under another name first. The backing format is
 // written down, so that QEMU never guesses it from bytes that a guest may write;
 // -u lets qemu-img not open the image, whose header was checked when it came.
 func createVolume(ctx context.Context, v volume) error {
 	ctx, cancel := context.WithTimeout(ctx, volumeTimeout)
 	defer cancel()
 	tmp := v.path + ".tmp"
-	cmd := exec.CommandContext(ctx, "qemu-img", "create", "-q", "-u", "-f", "qcow2",
-		"-F", v.format, "-b", filepath.Base(v.base), tmp, strconv.FormatInt(v.sizeBytes, 10))
-	cmd.Env = append(os.Environ(), "LC_ALL=C")
-	if out, err := cmd.CombinedOutput(); err != nil {
+	args := []string{"create", "-q", "-f", "qcow2"}
+	if v.base != "" {
+		args = append(args, "-u", "-F", v.format, "-b", filepath.Base(v.base))
+	}
+	if err := qemuImg(ctx, append(args, tmp, strconv.FormatInt(v.sizeBytes, 10))...); err != nil {
 		os.Remove(tmp)
-		return fmt.Errorf("root volume: qemu-img (package qemu-utils): %w: %s", err, strings.TrimSpace(string(out)))
+		return fmt.Errorf("volume: %w", err)
 	}
 	if err := secure(tmp); err != nil {
-		return fmt.Errorf("root volume: %w", err)
+		return fmt.Errorf("volume: %w", err)
 	}
 	return publish(tmp, v.path)
+}
+
+func qemuImg(ctx context.Context, args ...string) error {
+	cmd := exec.CommandContext(ctx, "qemu-img", args...)
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("qemu-img (package qemu-utils): %w: %s", err, strings.TrimSpace(string(out)))
+	}
+	return nil
 }
 
 // secure closes a file to others and makes its bytes durable.

@@ -354,6 +354,7 @@ func (w *worker) observed(now time.Time) api.ObservedInstance {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	r := w.said
+	r.BootID = w.vm.BootID
 	if !w.sampled.IsZero() {
 		r.SampleAgeS = int64(now.Sub(w.sampled) / time.Second)
 	}
