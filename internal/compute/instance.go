@@ -18,6 +18,10 @@ const (
 	StateError       InstanceState = "error"
 )
 
+// InstanceStates are all of them.
+var InstanceStates = []InstanceState{StateCreating, StateRunning, StateStopping, StateStopped, StateStarting, StateRebooting,
+	StateMigrating, StateTerminating, StateTerminated, StateError}
+
 // Transitional reports whether the platform owns the state: it has a deadline
 // and is never a destination.
 func (s InstanceState) Transitional() bool {

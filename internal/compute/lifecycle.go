@@ -114,69 +114,81 @@ func (i *Instance) Fail(message string) {
 	i.Epoch++
 }
 
+// reaction is what an event does to an instance.
+type reaction func(i *Instance, o Observation, now time.Time)
+
+// The reactions to a node's report. keep is one of them: a cell that changes
+// nothing is written down as such.
+func keep(*Instance, Observation, time.Time) {}
+
+func comeUp(i *Instance, _ Observation, now time.Time) {
+	i.settle(StateRunning, "")
+	if i.LaunchedAt.IsZero() {
+		i.LaunchedAt = now
+	}
+}
+
+func goOn(i *Instance, _ Observation, _ time.Time) { i.Message = "" } // it may have been paused
+
+func goDown(i *Instance, _ Observation, _ time.Time) { i.settle(StateStopped, "") }
+
+// powerOff: the guest powered itself off, so it is to stay off.
+func powerOff(i *Instance, _ Observation, _ time.Time) {
+	i.settle(StateStopped, "")
+	i.Goal = GoalStopped
+	i.Epoch++
+}
+
+func crash(i *Instance, o Observation, _ time.Time) {
+	i.Fail("the VM crashed (" + orText(o.Message, "no reason known") + "); start it again or terminate it")
+}
+
+func breakDown(i *Instance, o Observation, _ time.Time) {
+	i.Fail(orText(o.Message, "the node could not do it"))
+}
+
+func vanish(i *Instance, _ Observation, _ time.Time) {
+	i.Fail("the VM is gone from its node; terminate the instance and create it again")
+}
+
+func standStill(i *Instance, o Observation, _ time.Time) { i.Message = o.Message }
+
+func end(i *Instance, _ Observation, now time.Time) { i.becomeTerminated(now) }
+
+// reactions is the table of (state, phase that the node reports); a test holds
+// that no cell is missing. Terminating is driven until the node says gone,
+// whatever fails meanwhile.
+var reactions = map[InstanceState]map[Phase]reaction{
+	StateCreating:    row(comeUp, keep, powerOff, crash, breakDown, vanish),
+	StateStarting:    row(comeUp, keep, powerOff, crash, breakDown, vanish),
+	StateRebooting:   row(comeUp, keep, powerOff, crash, breakDown, vanish),
+	StateRunning:     row(goOn, standStill, powerOff, crash, breakDown, vanish),
+	StateStopping:    row(keep, keep, goDown, goDown, breakDown, vanish),
+	StateStopped:     row(keep, keep, keep, keep, keep, vanish),
+	StateMigrating:   row(keep, keep, keep, keep, keep, keep),
+	StateTerminating: row(keep, keep, keep, keep, keep, end),
+	StateTerminated:  row(keep, keep, keep, keep, keep, keep),
+	StateError:       row(keep, keep, keep, keep, keep, keep),
+}
+
+func row(running, paused, stopped, crashed, failed, gone reaction) map[Phase]reaction {
+	return map[Phase]reaction{
+		PhaseRunning: running, PhasePaused: paused, PhaseStopped: stopped, PhaseCrashed: crashed, PhaseFailed: failed, PhaseGone: gone,
+		// On the way, or not known: nothing follows from it (lesson 9).
+		PhasePreparing: keep, PhaseUnknown: keep,
+	}
+}
+
 // Observe applies what the node reports and says whether anything changed. A
-// report of an older epoch says nothing about the present goal.
+// report of another epoch says nothing about the present goal.
 func (i *Instance) Observe(o Observation, now time.Time) bool {
-	if o.Epoch != i.Epoch || i.State == StateTerminated {
+	react := reactions[i.State][o.Phase]
+	if react == nil || o.Epoch != i.Epoch {
 		return false
 	}
-	before := *i
-	switch o.Phase {
-	case PhaseRunning:
-		i.observeRunning(now)
-	case PhaseStopped, PhaseCrashed:
-		i.observeDown(o)
-	case PhaseFailed:
-		i.observeFailed(o)
-	case PhaseGone:
-		if i.Goal == GoalGone {
-			i.becomeTerminated(now)
-		} else if i.State != StateError {
-			i.Fail("the VM is gone from its node; terminate the instance and create it again")
-		}
-	case PhasePaused:
-		if i.State == StateRunning && i.Message != o.Message {
-			i.Message = o.Message
-		}
-	}
-	return i.State != before.State || i.Message != before.Message || i.Epoch != before.Epoch
-}
-
-func (i *Instance) observeRunning(now time.Time) {
-	switch i.State {
-	case StateCreating, StateStarting, StateRebooting:
-		i.settle(StateRunning, "")
-		if i.LaunchedAt.IsZero() {
-			i.LaunchedAt = now
-		}
-	case StateRunning:
-		i.Message = "" // it may have been paused
-	}
-}
-
-// observeDown: a guest that powered itself off is stopped, a crashed one is an
-// error that start or terminate ends.
-func (i *Instance) observeDown(o Observation) {
-	switch {
-	case i.State == StateStopping || i.State == StateStopped:
-		i.settle(StateStopped, "")
-	case i.State == StateError || i.Goal == GoalGone:
-	case o.Phase == PhaseCrashed:
-		i.settle(StateError, "the VM crashed ("+orText(o.Message, "no reason known")+"); start it again or terminate it")
-		i.Goal = GoalStopped
-		i.Epoch++
-	default:
-		i.settle(StateStopped, "")
-		i.Goal = GoalStopped
-		i.Epoch++
-	}
-}
-
-func (i *Instance) observeFailed(o Observation) {
-	if i.Goal == GoalGone || i.State == StateError {
-		return // terminate is driven for ever; the message is in the events
-	}
-	i.Fail(orText(o.Message, "the node could not do it"))
+	state, message, epoch := i.State, i.Message, i.Epoch
+	react(i, o, now)
+	return i.State != state || i.Message != message || i.Epoch != epoch
 }
 
 func orText(s, otherwise string) string {
