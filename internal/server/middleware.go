@@ -16,49 +16,68 @@ import (
 	"github.com/outcrop-cloud/outcrop/internal/iam"
 )
 
-type contextKey uint8
+// exchange is a request on its way through the server and the writer of its
+// answer: what the log and the metrics want to know of it, and who calls. It is
+// the one value that goes into the context.
+type exchange struct {
+	http.ResponseWriter
+	request *http.Request
+	id      string
+	caller  iam.Caller
+	status  int
+	// unrouted is the status with which the mux itself refused; what it wrote with
+	// that is dropped, as dispatch answers in the envelope.
+	unrouted int
+}
 
-const (
-	keyRequestID contextKey = iota
-	keyCaller
-)
+type exchangeKey struct{}
+
+func exchangeOf(ctx context.Context) *exchange {
+	x, _ := ctx.Value(exchangeKey{}).(*exchange)
+	return x
+}
 
 func requestID(ctx context.Context) string {
-	id, _ := ctx.Value(keyRequestID).(string)
-	return id
+	if x := exchangeOf(ctx); x != nil {
+		return x.id
+	}
+	return ""
 }
 
 func callerOf(ctx context.Context) iam.Caller {
-	c, _ := ctx.Value(keyCaller).(iam.Caller)
-	return c
-}
-
-// recorder remembers the status for the log and the metrics.
-type recorder struct {
-	http.ResponseWriter
-	status int
-}
-
-func (r *recorder) WriteHeader(status int) {
-	if r.status == 0 {
-		r.status = status
+	if x := exchangeOf(ctx); x != nil {
+		return x.caller
 	}
-	r.ResponseWriter.WriteHeader(status)
+	return iam.Caller{}
 }
 
-func (r *recorder) Write(b []byte) (int, error) {
-	if r.status == 0 {
-		r.status = http.StatusOK
+func (x *exchange) WriteHeader(status int) {
+	if x.request.Pattern == "" && x.unrouted == 0 && (status == http.StatusNotFound || status == http.StatusMethodNotAllowed) {
+		x.unrouted = status
+		return
 	}
-	return r.ResponseWriter.Write(b)
+	if x.status == 0 {
+		x.status = status
+	}
+	x.ResponseWriter.WriteHeader(status)
+}
+
+func (x *exchange) Write(b []byte) (int, error) {
+	if x.status == 0 {
+		if x.unrouted != 0 {
+			return len(b), nil
+		}
+		x.status = http.StatusOK
+	}
+	return x.ResponseWriter.Write(b)
 }
 
 // Unwrap lets http.ResponseController reach the connection.
-func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
+func (x *exchange) Unwrap() http.ResponseWriter { return x.ResponseWriter }
 
 // withRequest gives every request an id, a log line, its metrics, and an answer
 // when its handler panics.
-func (s *Server) withRequest(next http.Handler) http.Handler {
+func (s *Server) withRequest(next func(*exchange)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		begun := time.Now()
 		id := r.Header.Get("X-Request-Id")
@@ -66,23 +85,23 @@ func (s *Server) withRequest(next http.Handler) http.Handler {
 			id = rand.Text()[:16]
 		}
 		w.Header().Set("X-Request-Id", id)
-		rec := &recorder{ResponseWriter: w}
-		r = r.WithContext(context.WithValue(r.Context(), keyRequestID, id))
+		x := &exchange{ResponseWriter: w, id: id}
+		r = r.WithContext(context.WithValue(r.Context(), exchangeKey{}, x))
+		x.request = r
 		defer func() {
 			if p := recover(); p != nil {
 				if p == http.ErrAbortHandler {
 					panic(p)
 				}
 				err := fmt.Errorf("panic: %v\n%s", p, debug.Stack())
-				if rec.status == 0 {
-					fail(rec, r, refuse(r.Context(), s.log, err))
-				} else {
-					refuse(r.Context(), s.log, err)
+				e := refuse(r.Context(), s.log, err)
+				if x.status == 0 {
+					fail(x, r, e)
 				}
 			}
-			s.done(r, rec.status, time.Since(begun))
+			s.done(r, x.status, time.Since(begun))
 		}()
-		next.ServeHTTP(rec, r)
+		next(x)
 	})
 }
 
@@ -91,52 +110,35 @@ func validRequestID(id string) bool {
 }
 
 // dispatch runs the route, or answers in the envelope where there is none.
-func (s *Server) dispatch(w http.ResponseWriter, r *http.Request) {
-	h, pattern := s.mux.Handler(r)
-	if pattern != "" {
-		s.mux.ServeHTTP(w, r) // again, as only this sets the path values
-		return
-	}
-	probe := &headersOnly{header: http.Header{}}
-	h.ServeHTTP(probe, r)
-	switch {
-	case probe.status == http.StatusMethodNotAllowed:
-		w.Header().Set("Allow", probe.header.Get("Allow"))
-		e := render(fault.New(fault.Invalid, "%s is not for %s; it takes %s", r.Method, r.URL.Path, probe.header.Get("Allow")))
+func (s *Server) dispatch(x *exchange) {
+	r := x.request
+	s.mux.ServeHTTP(x, r)
+	switch x.unrouted {
+	case http.StatusMethodNotAllowed:
+		e := render(fault.New(fault.Invalid, "%s is not for %s; it takes %s", r.Method, r.URL.Path, x.Header().Get("Allow")))
 		e.status, e.Code = http.StatusMethodNotAllowed, "METHOD_NOT_ALLOWED"
-		fail(w, r, e)
-	case probe.status >= 300 && probe.status < 400:
-		h.ServeHTTP(w, r)
-	default:
-		fail(w, r, render(fault.New(fault.NotFound, "there is no %s in this API; see /openapi.json", r.URL.Path)))
+		fail(x, r, e)
+	case http.StatusNotFound:
+		fail(x, r, render(fault.New(fault.NotFound, "there is no %s in this API; see /openapi.json", r.URL.Path)))
 	}
 }
-
-// headersOnly takes what the mux would answer.
-type headersOnly struct {
-	header http.Header
-	status int
-}
-
-func (h *headersOnly) Header() http.Header         { return h.header }
-func (h *headersOnly) WriteHeader(status int)      { h.status = status }
-func (h *headersOnly) Write(b []byte) (int, error) { return len(b), nil }
 
 // authorize finds the caller and checks that the action is allowed on what the
 // path names. The verb checks again; here it comes before the body is looked at.
-func (s *Server) authorize(r *http.Request, a iam.Action) (*http.Request, error) {
+func (s *Server) authorize(r *http.Request, a iam.Action) error {
 	token, ok := bearer(r.Header.Get("Authorization"))
 	if !ok {
-		return r, fault.New(fault.Unauthenticated, "a token is needed: send Authorization: Bearer TOKEN")
+		return fault.New(fault.Unauthenticated, "a token is needed: send Authorization: Bearer TOKEN")
 	}
 	who, err := s.control.Authenticate(r.Context(), token)
 	if err != nil {
-		return r, err
+		return err
 	}
 	if err := iam.Allow(who, a, iam.Scope{ProjectID: r.PathValue("projectId"), NodeID: r.PathValue("nodeId")}); err != nil {
-		return r, err
+		return err
 	}
-	return r.WithContext(context.WithValue(r.Context(), keyCaller, who)), nil
+	exchangeOf(r.Context()).caller = who
+	return nil
 }
 
 func bearer(header string) (token string, ok bool) {
@@ -149,12 +151,11 @@ func bearer(header string) (token string, ok bool) {
 func (s *Server) authorized(a iam.Action) func(huma.Context, func(huma.Context)) {
 	return func(ctx huma.Context, next func(huma.Context)) {
 		r, w := humago.Unwrap(ctx)
-		r2, err := s.authorize(r, a)
-		if err != nil {
+		if err := s.authorize(r, a); err != nil {
 			s.refuse(w, r, err)
 			return
 		}
-		next(huma.WithContext(ctx, r2.Context()))
+		next(ctx)
 	}
 }
 

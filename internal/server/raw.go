@@ -34,12 +34,11 @@ func errBrokenBody() error {
 // breaks off is an error, never a shorter body.
 func readBody(w http.ResponseWriter, r *http.Request, max int64) (b []byte, over bool, err error) {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout))
-	body := http.MaxBytesReader(w, r.Body, max)
-	if r.ContentLength > 0 && r.ContentLength <= max {
+	if r.ContentLength > 0 && r.ContentLength <= max { // net/http hands out no more
 		b = make([]byte, r.ContentLength)
-		_, err = io.ReadFull(body, b)
+		_, err = io.ReadFull(r.Body, b)
 	} else {
-		b, err = io.ReadAll(body)
+		b, err = io.ReadAll(http.MaxBytesReader(w, r.Body, max))
 	}
 	var tooMuch *http.MaxBytesError
 	if errors.As(err, &tooMuch) {

@@ -333,9 +333,9 @@ func (s *Server) raw(o huma.Operation, h func(http.ResponseWriter, *http.Request
 	s.api.OpenAPI().AddOperation(&o)
 	a := iam.Action(o.Metadata[metaAction].(string))
 	s.mux.HandleFunc(o.Method+" "+o.Path, func(w http.ResponseWriter, r *http.Request) {
-		authorized, err := s.authorize(r, a)
+		err := s.authorize(r, a)
 		if err == nil {
-			err = h(w, authorized)
+			err = h(w, r)
 		}
 		if err != nil {
 			s.refuse(w, r, err)

@@ -60,7 +60,7 @@ func (s *Server) Routes() []Route { return s.routes }
 func (s *Server) OpenAPI() *huma.OpenAPI { return s.api.OpenAPI() }
 
 // Handler is the whole server as a handler.
-func (s *Server) Handler() http.Handler { return s.withRequest(http.HandlerFunc(s.dispatch)) }
+func (s *Server) Handler() http.Handler { return s.withRequest(s.dispatch) }
 
 // Limits of a connection. Bodies have their own, in the routes that take them.
 const (

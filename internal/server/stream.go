@@ -83,8 +83,8 @@ func hijack(w http.ResponseWriter) (io.ReadWriteCloser, error) {
 	if err != nil {
 		return nil, err
 	}
-	if rec, ok := w.(*recorder); ok {
-		rec.status = http.StatusSwitchingProtocols
+	if x, ok := w.(*exchange); ok {
+		x.status = http.StatusSwitchingProtocols
 	}
 	_ = conn.SetDeadline(time.Time{})
 	if _, err := io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+consoleProtocol+"\r\n\r\n"); err != nil {

@@ -3,7 +3,7 @@ package store
 import (
 	"context"
 	"errors"
-	"strconv"
+	"fmt"
 	"strings"
 	"time"
 
@@ -18,6 +18,8 @@ type Beat struct {
 	BootID    string
 	// First is what a node that is not known yet starts with.
 	First compute.NodeSpec
+	// Like, where set, is an earlier beat's Node with these very Facts.
+	Like *compute.Node
 
 	// Node is the answer, set once the beat is committed. It is shared: read only.
 	Node *compute.Node
@@ -36,7 +38,7 @@ func (db *DB) Heartbeat(ctx context.Context, b *Beat) error {
 
 // nodeCache holds node records as last read by the writer, by node id. An entry
 // counts only while its revision is the row's, which every beat's own statement
-// returns; so another server on the same database is never a danger to it.
+// checks; so another server on the same database is never a danger to it.
 type nodeCache map[string]*compute.Node
 
 func (c nodeCache) reset() { clear(c) }
@@ -57,7 +59,7 @@ func (w *writer) applyBeats(tx *Tx, ops []*write) error {
 				return err
 			}
 		}
-		if w.nodes[id] == nil {
+		if n := w.nodes[id]; n == nil || n != op.beat.Like && !n.Facts.Equal(&op.beat.Facts) {
 			if err := w.beatAlone(tx, op); err != nil {
 				return err
 			}
@@ -74,50 +76,45 @@ func (w *writer) applyBeats(tx *Tx, ops []*write) error {
 	return flush()
 }
 
-// beatKnown writes the liveness rows of nodes in the cache with one statement.
-// When it fails (a node was deleted meanwhile), each goes its own way.
+// beatKnown writes the liveness rows of nodes whose facts are as in the cache, with
+// one statement that leaves rows of another revision alone. Where there was one,
+// or a node was deleted meanwhile, the halves find out which.
 func (w *writer) beatKnown(tx *Tx, ops []*write) error {
 	if len(ops) == 0 {
 		return nil
 	}
-	revisions := make(map[string]int64, len(ops))
-	part, whole := tx.savepoint(func(tx *Tx) error {
-		args := make([]any, 0, 4*len(ops))
+	var touched int64
+	part, whole := tx.savepoint(func(tx *Tx) (err error) {
+		args := make([]any, 1, 1+4*len(ops))
+		args[0] = micros(tx.Now)
 		for _, op := range ops {
-			args = append(args, op.beat.NodeID, micros(tx.Now), micros(op.beat.SampledAt), op.beat.BootID)
+			b := op.beat
+			args = append(args, b.NodeID, micros(b.SampledAt), b.BootID, w.nodes[b.NodeID].Revision)
 		}
-		return tx.each(beatSQL(len(ops)), args, func(scan scanFunc) error {
-			var id string
-			var rev int64
-			if err := scan(&id, &rev); err != nil {
-				return err
-			}
-			revisions[id] = rev
-			return nil
-		})
+		touched, err = tx.exec(w.beatSQL(len(ops)), args...)
+		return err
 	})
-	if whole != nil {
+	switch {
+	case whole != nil:
 		return whole
-	}
-	for _, op := range ops {
-		b := op.beat
-		n := w.nodes[b.NodeID]
-		if part == nil && n.Revision == revisions[b.NodeID] && n.Facts.Equal(&b.Facts) {
-			b.Node, b.SeenAt = n, tx.Now
-			continue
+	case part == nil && touched == int64(len(ops)):
+		for _, op := range ops {
+			op.beat.Node, op.beat.SeenAt = w.nodes[op.beat.NodeID], tx.Now
 		}
-		if err := w.beatAlone(tx, op); err != nil {
-			return err
-		}
+		return nil
+	case len(ops) == 1:
+		return w.beatAlone(tx, ops[0])
 	}
-	return nil
+	half := len(ops) / 2
+	if err := w.beatKnown(tx, ops[:half]); err != nil {
+		return err
+	}
+	return w.beatKnown(tx, ops[half:])
 }
 
-var beatStatements = map[int]string{}
-
-// beatSQL is the upsert of n liveness rows. Only the writer's goroutine asks.
-func beatSQL(n int) string {
-	if s, ok := beatStatements[n]; ok {
+// beatSQL is the upsert of n liveness rows.
+func (w *writer) beatSQL(n int) string {
+	if s, ok := w.beats[n]; ok {
 		return s
 	}
 	var b strings.Builder
@@ -126,15 +123,12 @@ func beatSQL(n int) string {
 		if i > 0 {
 			b.WriteByte(',')
 		}
-		b.WriteByte('(')
-		for j := range 4 {
-			b.WriteString("$" + strconv.Itoa(4*i+j+1) + ",")
-		}
-		b.WriteString("1,1)")
+		fmt.Fprintf(&b, "($%d,$1,$%d,$%d,$%d,1)", 4*i+2, 4*i+3, 4*i+4, 4*i+5)
 	}
-	b.WriteString(" ON CONFLICT (node_id) DO UPDATE SET seen_at = excluded.seen_at, sampled_at = excluded.sampled_at, boot_id = excluded.boot_id RETURNING node_id, revision")
-	beatStatements[n] = b.String()
-	return b.String()
+	b.WriteString(` ON CONFLICT (node_id) DO UPDATE SET seen_at = excluded.seen_at, sampled_at = excluded.sampled_at, boot_id = excluded.boot_id
+		WHERE node_liveness.revision = excluded.revision`)
+	w.beats[n] = b.String()
+	return w.beats[n]
 }
 
 // beatAlone registers a node, or writes changed facts, and refreshes the cache.

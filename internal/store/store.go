@@ -199,6 +199,20 @@ func (db *DB) Ping(ctx context.Context) error {
 // Dialect is "sqlite" or "postgres".
 func (db *DB) Dialect() string { return db.dialect.name }
 
+// look runs fn outside of any transaction. One statement alone is a snapshot of
+// its own, and begin and commit cost more than a small one.
+func (db *DB) look(ctx context.Context, fn func(*Tx) error) error {
+	c, err := db.reads.get(ctx)
+	if err != nil {
+		return err
+	}
+	defer db.reads.put(c)
+	if err = fn(&Tx{ctx: ctx, c: c, Now: db.now()}); err != nil {
+		c.broken = true // perhaps only the statement failed; a new connection is cheap
+	}
+	return err
+}
+
 // Read runs fn on one snapshot of the database.
 func (db *DB) Read(ctx context.Context, fn func(*Tx) error) error {
 	c, err := db.reads.get(ctx)

@@ -162,7 +162,7 @@ func (g *authGate) run() {
 		r := g.next
 		g.next = nil
 		g.mu.Unlock()
-		r.err = g.db.Read(context.Background(), func(tx *Tx) (err error) {
+		r.err = g.db.look(context.Background(), func(tx *Tx) (err error) {
 			r.gen, err = tx.AuthGeneration()
 			return err
 		})

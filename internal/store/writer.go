@@ -36,10 +36,11 @@ type writer struct {
 	closing sync.RWMutex // held for reading while a write is being queued
 	closed  bool
 	nodes   nodeCache
+	beats   map[int]string // statements by their number of rows; see beatSQL
 }
 
 func newWriter(db *DB) *writer {
-	w := &writer{db: db, queue: make(chan *write, maxBatch), stop: make(chan struct{}), stopped: make(chan struct{}), nodes: nodeCache{}}
+	w := &writer{db: db, queue: make(chan *write, maxBatch), stop: make(chan struct{}), stopped: make(chan struct{}), nodes: nodeCache{}, beats: map[int]string{}}
 	go w.run()
 	return w
 }
