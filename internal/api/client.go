@@ -51,7 +51,7 @@ func NewClient(base, token, userAgent string) (*Client, error) {
 		ResponseHeaderTimeout: 90 * time.Second, // a held sync answers within 60 s
 	}
 	if _, fp := SplitToken(token); fp != "" {
-		tr.TLSClientConfig = pinned(fp)
+		tr.TLSClientConfig = pinned(fp, u.Hostname())
 	}
 	return &Client{base: u, token: token, http: &http.Client{Transport: tr}, agent: userAgent}, nil
 }
@@ -64,18 +64,19 @@ func SplitToken(token string) (secret, caFingerprint string) {
 }
 
 // pinned trusts a chain that ends in the CA with the fingerprint, and checks the
-// name as usual.
-func pinned(fingerprint string) *tls.Config {
+// host as usual. The handshake does not know the host where it is an address:
+// those are no server names (RFC 6066, section 3).
+func pinned(fingerprint, host string) *tls.Config {
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS13,
 		InsecureSkipVerify: true, // replaced by VerifyConnection
 		VerifyConnection: func(cs tls.ConnectionState) error {
-			return verifyPinned(cs, fingerprint)
+			return verifyPinned(cs, fingerprint, host)
 		},
 	}
 }
 
-func verifyPinned(cs tls.ConnectionState, fingerprint string) error {
+func verifyPinned(cs tls.ConnectionState, fingerprint, host string) error {
 	if len(cs.PeerCertificates) == 0 {
 		return errors.New("the server shows no certificate")
 	}
@@ -91,7 +92,7 @@ func verifyPinned(cs tls.ConnectionState, fingerprint string) error {
 		if now := time.Now(); now.Before(leaf.NotBefore) || now.After(leaf.NotAfter) {
 			return errors.New("the server's certificate is not valid at this machine's time; check both clocks")
 		}
-		return leaf.VerifyHostname(cs.ServerName)
+		return leaf.VerifyHostname(host)
 	}
 	return errors.New("the server's CA is not the one that the token names; use a token that this server made")
 }
