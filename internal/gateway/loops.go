@@ -22,7 +22,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 		once  func(context.Context) error
 	}{
 		{"leases", time.Second, g.expireLeases},
-		{"nonces", 10 * time.Second, g.forgetNonces},
+		{"nonces", 10 * time.Second, g.ForgetNonces},
 		{"last-used", time.Minute, g.writeLastUsed},
 		{"forget", time.Hour, g.forget},
 	}
@@ -92,7 +92,8 @@ func (g *Gateway) expireLeases(ctx context.Context) error {
 	})
 }
 
-func (g *Gateway) forgetNonces(ctx context.Context) error {
+// ForgetNonces forgets those whose created can no longer pass.
+func (g *Gateway) ForgetNonces(ctx context.Context) error {
 	return g.drain(ctx, func(tx *store.Tx) (int64, error) { return tx.ForgetNonces(batch) })
 }
 

@@ -122,6 +122,10 @@ func once[T any](tx *store.Tx, who *Caller, what, key string, body []byte, out *
 	case !errors.Is(err, store.ErrNotFound):
 		return err
 	}
+	// An answer that is too old to be given may still hold the key.
+	if _, err := tx.ForgetAnswers(tx.Now.Add(-rememberFor)); err != nil {
+		return err
+	}
 	if err := create(); err != nil {
 		return err
 	}

@@ -1,12 +1,14 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"net"
 	"net/http"
 	"net/netip"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/outcrop-cloud/outcrop/internal/api"
 	"github.com/outcrop-cloud/outcrop/internal/fault"
@@ -41,6 +43,9 @@ func whole[T any](v T, err error) (any, error) { return v, err }
 // deleted answers what is gone.
 func deleted(id string, err error) (any, error) { return data(api.Deleted{ID: id}, err) }
 
+// healthTimeout is how long a database may take and still count as answering.
+const healthTimeout = 5 * time.Second
+
 // AddGateway adds the gateway's routes. Call it once, before the server answers.
 func (s *Server) AddGateway(g *gateway.Gateway) {
 	s.gatewayDocument()
@@ -48,8 +53,11 @@ func (s *Server) AddGateway(g *gateway.Gateway) {
 		writeJSON(w, http.StatusOK, api.Data[api.Capabilities]{Data: g.Capabilities()})
 	})
 	s.mux.HandleFunc("GET /health", func(w http.ResponseWriter, r *http.Request) {
-		if err := s.control.Ready(r.Context()); err != nil {
-			s.failGateway(w, r, fault.Coded(fault.Internal, "unhealthy", "the database does not answer; see the server's log"))
+		ctx, cancel := context.WithTimeout(r.Context(), healthTimeout)
+		defer cancel()
+		if err := s.control.Ready(ctx); err != nil {
+			s.log.ErrorContext(ctx, "not healthy", "err", err)
+			writeJSON(w, http.StatusServiceUnavailable, api.GatewayError{Error: api.GatewayErrorBody{Code: "unhealthy", Message: "the database does not answer; see the server's log"}})
 			return
 		}
 		writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
