@@ -37,6 +37,7 @@ type serverOptions struct {
 	tlsNames               []string
 	plain                  bool // plain HTTP beyond loopback
 	log                    logOptions
+	gateway                gatewayOptions
 
 	single bool             // by `outcrop up`
 	first  compute.NodeSpec // reservation chosen at install
@@ -54,7 +55,8 @@ On loopback it speaks plain HTTP. On any other address it speaks HTTPS, with
 makes then carry the CA's fingerprint, so agents and CLI know the server.
 
 Back up DIR as a whole, or the PostgreSQL database together with DIR/token.key,
-DIR/tls and DIR/images: without token.key every token is void.`,
+DIR/gateway.key, DIR/tls and DIR/images: without token.key every token is void,
+without gateway.key every API key.`,
 		`  outcrop server --data /var/lib/outcrop
   outcrop server --data /var/lib/outcrop --listen 0.0.0.0:9418
   outcrop server --data /var/lib/outcrop --database postgres://outcrop@db/outcrop`},
@@ -75,6 +77,7 @@ DIR/tls and DIR/images: without token.key every token is void.`,
 	f.StringVar(&o.tlsKey, "tls-key", "", "its private key, PEM")
 	f.StringSliceVar(&o.tlsNames, "tls-name", nil, "further names or addresses for the self-made certificate")
 	f.BoolVar(&o.plain, "insecure-http", false, "speak plain HTTP beyond loopback, e.g. behind a TLS proxy")
+	o.gateway.addFlags(c)
 	o.log.addFlags(c)
 	return c
 }
@@ -124,6 +127,10 @@ func (a *app) runServer(ctx context.Context, o serverOptions, ready func(url str
 	if err != nil {
 		return err
 	}
+	g, err := o.newGateway(db, c, log)
+	if err != nil {
+		return err
+	}
 	l, err := net.Listen("tcp", o.listen)
 	if err != nil {
 		return fmt.Errorf("%w; choose another address with --listen", err)
@@ -144,25 +151,32 @@ func (a *app) runServer(ctx context.Context, o serverOptions, ready func(url str
 	if ready != nil {
 		ready(url, c)
 	}
-	return serveUntilDone(ctx, server.New(c, log, buildVersion().Version), c, l, cert)
+	s := server.New(c, log, buildVersion().Version)
+	s.AddGateway(g)
+	return serveUntilDone(ctx, s, l, cert, c.Run, g.Run)
 }
 
 // serveUntilDone runs the HTTP server and the loops; when one ends the other
 // does. The loops outlive the last request, so that what it asked for is noted.
-func serveUntilDone(ctx context.Context, s *server.Server, c *control.Control, l net.Listener, cert *tls.Certificate) error {
-	loops, stopLoops := context.WithCancel(context.WithoutCancel(ctx))
+func serveUntilDone(ctx context.Context, s *server.Server, l net.Listener, cert *tls.Certificate, loops ...func(context.Context) error) error {
+	looping, stopLoops := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopLoops()
 	serving, stopServing := context.WithCancel(ctx)
 	defer stopServing()
-	ran := make(chan error, 1)
-	go func() {
-		err := c.Run(loops)
-		stopServing()
-		ran <- err
-	}()
+	ran := make(chan error, len(loops))
+	for _, run := range loops {
+		go func() {
+			err := run(looping)
+			stopServing()
+			ran <- err
+		}()
+	}
 	err := s.Serve(serving, l, cert)
 	stopLoops()
-	return errors.Join(err, <-ran)
+	for range loops {
+		err = errors.Join(err, <-ran)
+	}
+	return err
 }
 
 // certificate is nil where plain HTTP is right: on loopback, or when asked for.

@@ -55,6 +55,7 @@ func (a *app) runUp(ctx context.Context, o upOptions) error {
 	first, note := installReservation(detect.Machine(os.DirFS("/"), o.data))
 	so := serverOptions{
 		data: filepath.Join(o.data, "server"), listen: o.listen, region: "local", log: o.log, single: true, first: first,
+		gateway: gatewayOptions{minimum: 1},
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
