@@ -9,7 +9,7 @@ here=$(dirname "$(realpath "$0")")
 # shellcheck source=lib.sh
 . "$here/lib.sh"
 
-usage() { die "usage: build.sh [--deps] micro|debian [--agent FILE] (an agent for micro only)"; }
+usage() { die "usage: build.sh [--deps] micro|debian [--agent FILE]"; }
 
 packages() {
 	case $1 in
@@ -37,7 +37,7 @@ kind=${1:-}
 agent=
 case "$#:$kind:${2:-}" in
 1:micro: | 1:debian:) ;;
-3:micro:--agent) agent=$(realpath -e "$3") || die "cannot read the agent $3" ;;
+3:micro:--agent | 3:debian:--agent) agent=$(realpath -e "$3") || die "cannot read the agent $3" ;;
 *) usage ;;
 esac
 

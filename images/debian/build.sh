@@ -1,5 +1,5 @@
 #!/bin/bash
-# build.sh OUT.qcow2: a Debian 12 cloud image with cloud-init, from the packages of the machine's own apt sources.
+# build.sh [--agent FILE] OUT.qcow2: a Debian 12 cloud image with cloud-init, from the packages of the machine's own apt sources.
 # The disk is put together in files (mke2fs -d, a GRUB core image in the MBR gap): no loop device, no mount.
 set -euo pipefail
 shopt -s inherit_errexit
@@ -65,6 +65,14 @@ small_initrd() {
 	pack_initrd "$dir" "$root/boot/initrd.img-$kernel"
 }
 
+# add_agent ROOT: the guest agent, dormant. The timer starts it again and again; it ends at once while it is not enabled.
+add_agent() {
+	install -m 755 "$agent" "$1/usr/sbin/outcrop-guest"
+	install -m 644 "$here"/outcrop-guest.{service,timer} "$1/etc/systemd/system/"
+	mkdir -p "$1/etc/systemd/system/timers.target.wants"
+	ln -s ../outcrop-guest.timer "$1/etc/systemd/system/timers.target.wants/outcrop-guest.timer"
+}
+
 grub_config() {
 	cat <<-GRUB
 		set timeout=0
@@ -87,7 +95,13 @@ make_disk() {
 	dd if="$work/core.img" of="$disk" bs=512 seek=1 conv=notrunc status=none
 }
 
-[ $# = 1 ] || die "usage: build.sh OUT.qcow2"
+agent=
+if [ "${1:-}" = --agent ]; then
+	agent=${2:?--agent needs a file}
+	[ -r "$agent" ] || die "cannot read the agent $agent"
+	shift 2
+fi
+[ $# = 1 ] || die "usage: build.sh [--agent FILE] OUT.qcow2"
 out=$1
 [ "$(id -u)" = 0 ] || die "the debian image needs root: its files belong to many users"
 PATH=$PATH:/usr/sbin:/sbin
@@ -103,6 +117,7 @@ bootstrap "$work/root"
 kernel=$(basename "$work"/root/boot/vmlinuz-*)
 kernel=${kernel#vmlinuz-}
 log "debian: kernel $kernel"
+[ -z "$agent" ] || add_agent "$work/root"
 small_initrd "$work/root"
 mkdir -p "$work/root/boot/grub"
 grub_config >"$work/root/boot/grub/grub.cfg"

@@ -5,6 +5,9 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -125,14 +128,37 @@ func (o *agentOptions) openNetwork(log *slog.Logger) (func(func(string, net.List
 		return func(func(string, net.Listener)) (network.Network, error) { return &network.Fake{}, nil }, nil
 	}
 	return func(serve func(string, net.Listener)) (network.Network, error) {
+		claim, err := claimNetwork()
+		if err != nil {
+			return nil, err
+		}
 		uid, gid := qemuUser()
 		state, err := stateDir(o.data)
 		if err != nil {
 			return nil, err
 		}
-		return network.New(network.Config{StateDir: state, TapUID: uid, TapGID: gid, Metadata: serve, Log: log})
+		n, err := network.New(network.Config{StateDir: state, TapUID: uid, TapGID: gid, Metadata: serve, Log: log})
+		return claimed{n, claim}, err
 	}, nil
 }
+
+// claimNetwork keeps two agents from taking each other's devices away: an abstract
+// socket is one per network namespace, and ends with its process (unix(7)).
+func claimNetwork() (io.Closer, error) {
+	claim, err := net.Listen("unix", "@outcrop-network")
+	if err != nil {
+		return nil, fmt.Errorf("another node agent makes the networks of this machine (%w); stop it, or give this one --network none", err)
+	}
+	return claim, nil
+}
+
+// claimed is a network with the claim on it.
+type claimed struct {
+	network.Network
+	claim io.Closer
+}
+
+func (c claimed) Close() error { return errors.Join(c.Network.Close(), c.claim.Close()) }
 
 // stateDir is where the routers of this data directory's node are: on a file
 // system that a boot empties.

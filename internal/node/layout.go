@@ -77,13 +77,7 @@ func (l layout) open() (io.Closer, error) {
 		err = makeDir(filepath.Join(l.root, "instances"), 0o711)
 	}
 	if err == nil {
-		err = makeDir(l.volumes(), 0o711)
-	}
-	if err == nil {
 		err = makeDir(l.images(), 0o700)
-	}
-	if err == nil {
-		err = makeDir(l.uploads(), 0o700)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)

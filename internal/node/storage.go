@@ -36,7 +36,7 @@ func newStorage(dir layout) *storage {
 const halfMade = ".new-"
 
 func (s *storage) list() (ids []string) {
-	entries, _ := os.ReadDir(s.dir.volumes()) // open has just made it
+	entries, _ := os.ReadDir(s.dir.volumes()) // not there before the first volume
 	for _, e := range entries {
 		ids = append(ids, e.Name())
 	}
@@ -57,8 +57,10 @@ func (s *storage) make(id string, fill func(dir string) error) error {
 	if err := os.RemoveAll(tmp); err != nil {
 		return err
 	}
-	if err := makeDir(tmp, 0o711); err != nil {
-		return err
+	for _, d := range []string{s.dir.volumes(), tmp} {
+		if err := makeDir(d, 0o711); err != nil {
+			return err
+		}
 	}
 	if err := fill(tmp); err != nil {
 		return err

@@ -217,6 +217,9 @@ func (a *agent) uploadVolume(ctx context.Context, up api.ImageUpload, n int, src
 	if need := src.allocated(); free-need < reserve {
 		return fmt.Errorf("%w: %s free, up to %s are needed for a while and %s should stay free; make room in %s", errNoRoom, size(free), size(need), size(reserve), a.dir.root)
 	}
+	if err := makeDir(a.dir.uploads(), 0o700); err != nil {
+		return err
+	}
 	tmp := filepath.Join(a.dir.uploads(), up.ID+"-"+strconv.Itoa(n))
 	defer os.Remove(tmp)
 	if err := a.flatten(ctx, src, tmp); err != nil {

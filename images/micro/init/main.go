@@ -36,9 +36,13 @@ func main() {
 	userData := seedUp(con)
 	con.fact("ready", "uptime", uptime())
 
+	boot := outcome{con: con, dir: "/"}
+	boot.begin(userData)
+	var problem error
 	if isScript(userData) {
-		runScript(con, procs, userData)
+		problem = runScript(con, procs, userData)
 	}
+	boot.end(problem)
 	runShell(con, procs) // for ever: PID 1 must not return
 }
 

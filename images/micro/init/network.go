@@ -17,7 +17,7 @@ const (
 	imdsWait    = 90 * time.Second
 	imdsPause   = 2 * time.Second
 	agentPath   = "/bin/outcrop-guest"
-	agentPause  = 5 * time.Second
+	agentPause  = 15 * time.Second // how soon a dormant agent follows its being enabled
 	dhcpScript  = "/etc/udhcpc.sh"
 	leasePrefix = "lease " // what dhcpScript says once an address is set
 )
@@ -101,15 +101,21 @@ func (n *network) readMetadata() {
 	n.con.fact("imds user-data", digest(userData)...)
 }
 
-// runAgent keeps the guest agent running, its output on the console. It never returns.
+// runAgent keeps the guest agent running, its output on the console. It never returns. An agent that is not enabled ends
+// at once, so its end is told once and not each time.
 func (n *network) runAgent() {
 	said := func(line string) { n.con.line("outcrop-guest: " + line) }
+	n.con.fact("agent begin")
+	told := ""
 	for ; ; time.Sleep(agentPause) {
-		n.con.fact("agent begin")
-		if status, err := n.procs.run(said, agentPath, "guest"); err != nil {
-			n.con.fact("agent end", "error", err)
-		} else {
-			n.con.fact("agent end", "status", status)
+		status, err := n.procs.run(said, agentPath, "guest")
+		end := formatFact("agent end", "status", status)
+		if err != nil {
+			end = formatFact("agent end", "error", err)
+		}
+		if end != told {
+			n.con.line(end)
+			told = end
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"os/signal"
 	"strings"
@@ -115,19 +116,23 @@ func (p *processes) run(emit func(string), argv ...string) (status int, err erro
 }
 
 // runScript runs user-data as a shell script with its output on the console.
-func runScript(con *console, procs *processes, userData []byte) {
+func runScript(con *console, procs *processes, userData []byte) error {
 	const path = "/run/user-data"
 	con.fact("script begin")
 	if err := os.WriteFile(path, userData, 0o700); err != nil {
 		con.fact("script end", "error", err)
-		return
+		return err
 	}
 	status, err := procs.run(con.line, "/bin/sh", path)
 	if err != nil {
 		con.fact("script end", "error", err)
-		return
+		return err
 	}
 	con.fact("script end", "status", status)
+	if status != 0 {
+		return fmt.Errorf("the script ended with status %d", status)
+	}
+	return nil
 }
 
 // runShell keeps a shell on the console terminal, with job control. It never returns.
