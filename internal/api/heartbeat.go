@@ -44,7 +44,7 @@ func (h *Heartbeat) good() bool {
 	c := &h.Capacity
 	return h.Hostname != "" && fits(h.Hostname, maxHostname) &&
 		slices.Contains(compute.Roles, compute.Role(h.Role)) && slices.Contains(compute.Architectures, h.Architecture) &&
-		fits(h.Region, maxText) && fits(h.AvailabilityZone, maxText) && fits(h.BootID, maxText) && fits(h.MachineID, maxText) && fits(h.WakeOnLanMAC, maxText) &&
+		fits(h.Region, maxText) && fits(h.AvailabilityZone, maxText) && fits(h.BootID, maxText) && !strings.Contains(h.BootID, "\x00") && fits(h.MachineID, maxText) && fits(h.WakeOnLanMAC, maxText) &&
 		fits(c.Architecture, maxText) && fits(c.KVMVersion, maxText) &&
 		c.TotalVCPUs > 0 && c.TotalMemoryBytes > 0 && c.TotalDiskBytes > 0 &&
 		c.ReservedVCPUs >= 0 && c.CommittedVCPUs >= 0 && c.ReservedMemoryBytes >= 0 && c.CommittedMemoryBytes >= 0 &&
@@ -60,8 +60,8 @@ func goodCapabilities(m map[string]string) bool {
 		return false
 	}
 	for k, v := range m {
-		if k == "" || !fits(k, maxCapKey) || !fits(v, maxCapValue) {
-			return false
+		if k == "" || v == "" || !fits(k, maxCapKey) || !fits(v, maxCapValue) {
+			return false // an empty value may have been null
 		}
 	}
 	return true
@@ -251,6 +251,9 @@ func decodeSlowly(b []byte) (*Heartbeat, error) {
 		Region: r.text("region", false, maxText), AvailabilityZone: r.text("availabilityZone", false, maxText),
 		Architecture: r.choice("architecture", compute.Architectures), Capabilities: r.labels("capabilities"),
 		BootID: r.text("bootId", false, maxText), MachineID: r.text("machineId", false, maxText), WakeOnLanMAC: r.text("wakeOnLanMac", false, maxText),
+	}
+	if strings.Contains(h.BootID, "\x00") {
+		r.fail("bootId", "must not hold the character NUL")
 	}
 	if c, ok := r.object("capacity", true); ok {
 		h.Capacity = HeartbeatCapacity{

@@ -5,45 +5,65 @@
 // value says in its doc tag how it comes about.
 package api
 
-import "time"
+import (
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+)
 
 // Heartbeat is what a node agent sends with PUT /v1/compute/nodes/{id}/heartbeat
 // (contract N-02, N-04). Unknown fields are ignored: an agent may be newer than
-// the server (contract E-05).
+// the server (contract E-05). An optional field that is null counts as omitted.
+// DecodeHeartbeat takes what these tags say, and a test holds it to that.
 type Heartbeat struct {
 	_                struct{}          `json:"-" additionalProperties:"true"`
 	Hostname         string            `json:"hostname" minLength:"1" maxLength:"253"`
 	Role             string            `json:"role" enum:"hybrid,hypervisor,control-plane,storage"`
-	Region           string            `json:"region,omitempty" doc:"Defaults to the install's default region when omitted."`
-	AvailabilityZone string            `json:"availabilityZone,omitempty" doc:"Defaults to the install's default zone when omitted."`
+	Region           string            `json:"region,omitempty" maxLength:"1024" nullable:"true" doc:"Defaults to the install's default region when omitted."`
+	AvailabilityZone string            `json:"availabilityZone,omitempty" maxLength:"1024" nullable:"true" doc:"Defaults to the install's default zone when omitted."`
 	Architecture     string            `json:"architecture" enum:"amd64,arm64"`
 	Capacity         HeartbeatCapacity `json:"capacity"`
-	Capabilities     map[string]string `json:"capabilities,omitempty" doc:"At most 512 entries; keys up to 253, values up to 1,024 characters."`
-	BootID           string            `json:"bootId,omitempty" maxLength:"1024"`
-	MachineID        string            `json:"machineId,omitempty" maxLength:"1024"`
-	WakeOnLanMAC     string            `json:"wakeOnLanMac,omitempty" maxLength:"1024"`
+	Capabilities     Labels            `json:"capabilities,omitempty" nullable:"true" doc:"What the node detects. At most 512 entries; keys up to 253, values up to 1,024 characters."`
+	BootID           string            `json:"bootId,omitempty" maxLength:"1024" pattern:"^[^\\x00]*$" nullable:"true"`
+	MachineID        string            `json:"machineId,omitempty" maxLength:"1024" nullable:"true"`
+	WakeOnLanMAC     string            `json:"wakeOnLanMac,omitempty" maxLength:"1024" nullable:"true"`
 }
 
 // HeartbeatCapacity is the capacity snapshot of a heartbeat. Absent booleans are
 // not reported, which is not false.
 type HeartbeatCapacity struct {
 	_                     struct{}   `json:"-" additionalProperties:"true"`
-	TotalVCPUs            int64      `json:"totalVCPUs" minimum:"0"`
-	ReservedVCPUs         int64      `json:"reservedVCPUs,omitempty" minimum:"0"`
-	VCPUOvercommitRatio   *float64   `json:"vcpuOvercommitRatio,omitempty" exclusiveMinimum:"0" doc:"Defaults to 1."`
-	CommittedVCPUs        int64      `json:"committedVCPUs,omitempty" minimum:"0"`
-	TotalMemoryBytes      int64      `json:"totalMemoryBytes" minimum:"0"`
-	ReservedMemoryBytes   int64      `json:"reservedMemoryBytes,omitempty" minimum:"0"`
-	MemoryOvercommitRatio *float64   `json:"memoryOvercommitRatio,omitempty" exclusiveMinimum:"0" doc:"Defaults to 1."`
-	CommittedMemoryBytes  int64      `json:"committedMemoryBytes,omitempty" minimum:"0"`
-	TotalDiskBytes        int64      `json:"totalDiskBytes" minimum:"0"`
-	HasGPU                *bool      `json:"hasGPU,omitempty"`
-	HasNestedVirt         *bool      `json:"hasNestedVirt,omitempty"`
-	HasSecureBoot         *bool      `json:"hasSecureBoot,omitempty"`
-	HasTPM                *bool      `json:"hasTPM,omitempty"`
-	Architecture          string     `json:"architecture,omitempty"`
-	KVMVersion            string     `json:"kvmVersion,omitempty"`
-	SampledAt             *time.Time `json:"sampledAt,omitempty" doc:"The node's own clock; never used to judge liveness."`
+	TotalVCPUs            int64      `json:"totalVCPUs" minimum:"0" maximum:"9223372036854775807"`
+	ReservedVCPUs         int64      `json:"reservedVCPUs,omitempty" minimum:"0" maximum:"9223372036854775807" nullable:"true"`
+	VCPUOvercommitRatio   *float64   `json:"vcpuOvercommitRatio,omitempty" exclusiveMinimum:"0" nullable:"true" doc:"Defaults to 1."`
+	CommittedVCPUs        int64      `json:"committedVCPUs,omitempty" minimum:"0" maximum:"9223372036854775807" nullable:"true"`
+	TotalMemoryBytes      int64      `json:"totalMemoryBytes" minimum:"0" maximum:"9223372036854775807"`
+	ReservedMemoryBytes   int64      `json:"reservedMemoryBytes,omitempty" minimum:"0" maximum:"9223372036854775807" nullable:"true"`
+	MemoryOvercommitRatio *float64   `json:"memoryOvercommitRatio,omitempty" exclusiveMinimum:"0" nullable:"true" doc:"Defaults to 1."`
+	CommittedMemoryBytes  int64      `json:"committedMemoryBytes,omitempty" minimum:"0" maximum:"9223372036854775807" nullable:"true"`
+	TotalDiskBytes        int64      `json:"totalDiskBytes" minimum:"0" maximum:"9223372036854775807"`
+	HasGPU                *bool      `json:"hasGPU,omitempty" nullable:"true"`
+	HasNestedVirt         *bool      `json:"hasNestedVirt,omitempty" nullable:"true"`
+	HasSecureBoot         *bool      `json:"hasSecureBoot,omitempty" nullable:"true"`
+	HasTPM                *bool      `json:"hasTPM,omitempty" nullable:"true"`
+	Architecture          string     `json:"architecture,omitempty" maxLength:"1024" nullable:"true" doc:"Free text, e.g. the CPU's."`
+	KVMVersion            string     `json:"kvmVersion,omitempty" maxLength:"1024" nullable:"true"`
+	SampledAt             *time.Time `json:"sampledAt,omitempty" nullable:"true" doc:"The node's own clock; never used to judge liveness."`
+}
+
+// Labels are a node's labels, all text (contract N-02, N-12).
+type Labels map[string]string
+
+// Schema states the bounds of labels, which tags of a map cannot.
+func (Labels) Schema(huma.Registry) *huma.Schema {
+	one, key, value, entries := 1, maxCapKey, maxCapValue, maxCapabilities
+	s := &huma.Schema{
+		Type: huma.TypeObject, MaxProperties: &entries,
+		AdditionalProperties: &huma.Schema{Type: huma.TypeString, MaxLength: &value},
+		Extensions:           map[string]any{"propertyNames": &huma.Schema{MinLength: &one, MaxLength: &key}},
+	}
+	s.PrecomputeMessages()
+	return s
 }
 
 // Node is the operator-facing inventory record (contract N-07).
