@@ -82,14 +82,14 @@ func (i *Instance) Stop(now time.Time, patience time.Duration, force bool) {
 }
 
 // Terminate applies an accepted terminate. An instance that was never placed is
-// gone at once.
+// gone at once. There is no deadline: it is driven until it is done.
 func (i *Instance) Terminate(now time.Time) {
 	if i.NodeID == "" {
 		i.Epoch++
 		i.becomeTerminated(now)
 		return
 	}
-	i.to(StateTerminating, GoalGone, now)
+	i.to(StateTerminating, GoalGone, time.Time{})
 }
 
 func (i *Instance) to(s InstanceState, g Goal, deadline time.Time) {

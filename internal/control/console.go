@@ -107,13 +107,21 @@ func (c *Control) GetConsole(ctx context.Context, who iam.Caller, project, id st
 	}
 }
 
-// PutConsole takes console output from the node of an instance.
-func (c *Control) PutConsole(_ context.Context, who iam.Caller, nodeID, id string, b []byte) error {
+// PutConsole takes console output from the node of an instance; another node's
+// instance is not found (contract N-24).
+func (c *Control) PutConsole(ctx context.Context, who iam.Caller, nodeID, id string, b []byte) error {
 	if err := iam.Allow(who, iam.PutConsole, iam.Scope{NodeID: nodeID}); err != nil {
 		return err
 	}
-	// Only somebody who waits for this very node's word on this instance gets it,
-	// so a node cannot speak for another's instances.
-	c.cons.deliver(nodeID, id, b)
-	return nil
+	err := c.db.Read(ctx, func(tx *store.Tx) error {
+		i, err := tx.InstanceByID(id)
+		if err == nil && i.NodeID != nodeID {
+			err = store.ErrNotFound
+		}
+		return notFound(err, "there is no instance %q on node %q", id, nodeID)
+	})
+	if err == nil {
+		c.cons.deliver(nodeID, id, b)
+	}
+	return err
 }

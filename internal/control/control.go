@@ -7,9 +7,7 @@
 package control
 
 import (
-	"context"
 	"crypto/rand"
-	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -22,11 +20,10 @@ import (
 
 // Options configure a Control. Zero values take the defaults of the flags.
 type Options struct {
-	DB   *store.DB
-	Dir  string // data folder: image files and the token key live here
-	Log  *slog.Logger
-	Now  func() time.Time
-	Rand func() string // random text for token ids and secrets; crypto/rand
+	DB  *store.DB
+	Dir string // data folder: image files and the token key live here
+	Log *slog.Logger
+	Now func() time.Time
 
 	Region            string        // default region of a heartbeat that names none
 	Zone              string        // default zone likewise
@@ -57,6 +54,7 @@ type Control struct {
 	converge *nudge
 	streams  *streams
 	name     string // of this server among several, for leases
+	ready    readiness
 }
 
 // New prepares a Control; Run starts its loops.
@@ -66,9 +64,6 @@ func New(o Options) (*Control, error) {
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
-	}
-	if o.Rand == nil {
-		o.Rand = rand.Text
 	}
 	if o.HeartbeatInterval == 0 {
 		o.HeartbeatInterval = 60 * time.Second
@@ -95,11 +90,3 @@ func New(o Options) (*Control, error) {
 
 // HeartbeatInterval is what agents are told.
 func (c *Control) HeartbeatInterval() time.Duration { return c.o.HeartbeatInterval }
-
-// Ready answers nil when the server can do its work.
-func (c *Control) Ready(ctx context.Context) error {
-	if err := c.db.Ping(ctx); err != nil {
-		return fmt.Errorf("the database does not answer: %w", err)
-	}
-	return nil
-}

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/outcrop-cloud/outcrop/internal/fault"
@@ -22,8 +23,8 @@ const maxIdempotencyKey = 255
 // once runs a create inside one transaction, or answers again what the same key
 // answered before. scope keeps the keys of different creates and projects apart.
 func once[In, Out any](ctx context.Context, c *Control, scope, key string, in In, create func(*store.Tx) (Out, error)) (out Out, err error) {
-	if len(key) > maxIdempotencyKey {
-		return out, fault.InvalidFields([]fault.Field{{Path: "Idempotency-Key", Message: "is at most 255 characters"}})
+	if len(key) > maxIdempotencyKey || strings.ContainsFunc(key, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return out, fault.InvalidFields([]fault.Field{{Path: "Idempotency-Key", Message: "is 1 to 255 visible ASCII characters; a UUID will do"}})
 	}
 	request, err := json.Marshal(in)
 	if err != nil {

@@ -130,6 +130,12 @@ func rootSize(spec *compute.InstanceSpec, img *compute.Image) (int64, error) {
 	return spec.RootVolumeBytes, nil
 }
 
+// CheckLaunch names every problem that a create has by itself.
+func CheckLaunch(in api.CreateInstance) error {
+	_, _, err := launchSpec(in)
+	return err
+}
+
 // launchSpec checks a create and turns it into a spec and the user-data bytes,
 // which are nil when there are none. Every problem is named at once.
 func launchSpec(in api.CreateInstance) (spec compute.InstanceSpec, userData []byte, err error) {
@@ -315,21 +321,8 @@ func (c *Control) ListInstances(ctx context.Context, who iam.Caller, project str
 // UpdateInstance changes the name, tags or wishes of an instance. A desired state
 // is answered at once; the platform converges (contract U-16).
 func (c *Control) UpdateInstance(ctx context.Context, who iam.Caller, project, id string, in api.PatchInstance) (api.Instance, error) {
-	var f []fault.Field
-	add := func(path, format string, args ...any) {
-		f = append(f, fault.Field{Path: path, Message: fmt.Sprintf(format, args...)})
-	}
-	if in.Name != nil {
-		checkName(*in.Name, add)
-	}
-	if in.Tags != nil {
-		checkTags(in.Tags, add)
-	}
-	if w := in.DesiredState; w.Set && !w.Null && w.Value != "running" && w.Value != "stopped" {
-		add("desiredState", "is running, stopped or null")
-	}
 	return c.change(ctx, who, iam.UpdateInstance, project, id, func(_ *store.Tx, i *store.Instance) (string, error) {
-		if err := fault.InvalidFields(f); err != nil {
+		if err := CheckPatch(in); err != nil {
 			return "", err
 		}
 		if in.Name != nil {
@@ -347,6 +340,22 @@ func (c *Control) UpdateInstance(ctx context.Context, who iam.Caller, project, i
 		}
 		return "update", nil
 	})
+}
+
+// CheckPatch names every problem that a change of an instance has by itself.
+func CheckPatch(in api.PatchInstance) error {
+	var f []fault.Field
+	add := func(path, format string, args ...any) {
+		f = append(f, fault.Field{Path: path, Message: fmt.Sprintf(format, args...)})
+	}
+	if in.Name != nil {
+		checkName(*in.Name, add)
+	}
+	checkTags(in.Tags, add)
+	if w := in.DesiredState; w.Set && !w.Null && w.Value != "running" && w.Value != "stopped" {
+		add("desiredState", "is running, stopped or null")
+	}
+	return fault.InvalidFields(f)
 }
 
 // change runs one verb on one instance in one transaction: read, decide, write,
@@ -384,8 +393,17 @@ func (c *Control) change(ctx context.Context, who iam.Caller, a iam.Action, proj
 	if err != nil {
 		return api.Instance{}, err
 	}
-	c.hub.nudge(node)
+	c.told(node, out.State == string(compute.StateTerminated))
 	return out, nil
+}
+
+// told wakes whoever has to act on a committed change: the node, and placement
+// where room may have come free.
+func (c *Control) told(nodeID string, room bool) {
+	c.hub.nudge(nodeID)
+	if room {
+		c.place.poke()
+	}
 }
 
 // retryStale runs a transaction again when another server changed the same row
@@ -445,7 +463,6 @@ func (c *Control) releaseAll(tx *store.Tx, i *store.Instance) error {
 	if err := failUpload(tx, i.ID); err != nil {
 		return err
 	}
-	c.place.poke()
 	return tx.Release(i.ID, i.NodeID)
 }
 

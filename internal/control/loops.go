@@ -77,16 +77,47 @@ func (l loop) run(ctx context.Context, c *Control) {
 	}
 }
 
+// expireBatch is how many overdue instances are read at once.
+const expireBatch = 500
+
 // expire ends transitional states whose deadline has passed. An instance on a
-// node that nobody hears of keeps its intent (contract U-21).
-func (c *Control) expire(ctx context.Context) error {
-	var overdue []store.Instance
+// node that nobody hears of keeps its intent (contract U-21); so many of those
+// there may be, none keeps the others from being looked at.
+func (c *Control) expire(ctx context.Context) (err error) {
 	alive := map[string]bool{"": true}
-	err := c.db.Read(ctx, func(tx *store.Tx) (err error) {
-		if overdue, err = tx.OverdueInstances(500); err != nil {
-			return err
+	for after := (store.Cursor{}); ; {
+		overdue, rerr := c.overdue(ctx, after, alive)
+		if rerr != nil {
+			return errors.Join(err, rerr)
 		}
 		for _, i := range overdue {
+			after = store.After(i.Deadline, i.ID)
+			if !alive[i.NodeID] {
+				continue
+			}
+			_, cerr := c.change(ctx, iam.System, iam.UpdateInstance, i.ProjectID, i.ID, func(tx *store.Tx, i *store.Instance) (string, error) {
+				if i.Expire(tx.Now) {
+					return "deadline", nil
+				}
+				return "", nil
+			})
+			if cerr != nil && !fault.Is(cerr, fault.NotFound) { // gone meanwhile
+				err = errors.Join(err, cerr)
+			}
+		}
+		if len(overdue) < expireBatch {
+			return err
+		}
+	}
+}
+
+// overdue reads the next overdue instances, and which of their nodes are heard of.
+func (c *Control) overdue(ctx context.Context, after store.Cursor, alive map[string]bool) (out []store.Instance, err error) {
+	return out, c.db.Read(ctx, func(tx *store.Tx) (err error) {
+		if out, err = tx.OverdueInstances(after, expireBatch); err != nil {
+			return err
+		}
+		for _, i := range out {
 			if _, known := alive[i.NodeID]; !known {
 				n, err := tx.Node(i.NodeID)
 				if err != nil && !errors.Is(err, store.ErrNotFound) {
@@ -97,20 +128,6 @@ func (c *Control) expire(ctx context.Context) error {
 		}
 		return nil
 	})
-	for _, i := range overdue {
-		if !alive[i.NodeID] {
-			continue
-		}
-		if _, cerr := c.change(ctx, iam.System, iam.UpdateInstance, i.ProjectID, i.ID, func(tx *store.Tx, i *store.Instance) (string, error) {
-			if i.Expire(tx.Now) {
-				return "deadline", nil
-			}
-			return "", nil
-		}); cerr != nil {
-			err = errors.Join(err, cerr)
-		}
-	}
-	return err
 }
 
 // restartAfter is how long an instance stays in error before desiredState running

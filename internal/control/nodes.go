@@ -131,7 +131,7 @@ func (c *Control) UpdateNode(ctx context.Context, who iam.Caller, id string, in 
 	if err := iam.Allow(who, iam.UpdateNode, iam.Scope{NodeID: id}); err != nil {
 		return api.Node{}, err
 	}
-	if err := validatePatch(in); err != nil {
+	if err := CheckPatchNode(in); err != nil {
 		return api.Node{}, err
 	}
 	var n compute.Node
@@ -146,7 +146,8 @@ func (c *Control) UpdateNode(ctx context.Context, who iam.Caller, id string, in 
 	return c.nodeView(&n, c.now()), err
 }
 
-func validatePatch(in api.PatchNode) error {
+// CheckPatchNode names every problem that a change of a node has by itself.
+func CheckPatchNode(in api.PatchNode) error {
 	var f []fault.Field
 	add := func(path, msg string) { f = append(f, fault.Field{Path: path, Message: msg}) }
 	count := func(path string, v api.Nullable[int64]) {
@@ -164,11 +165,11 @@ func validatePatch(in api.PatchNode) error {
 	ratio("vcpuOvercommitRatio", in.VCPUOvercommitRatio)
 	ratio("memoryOvercommitRatio", in.MemoryOvercommitRatio)
 	for k, v := range in.DeclaredCapabilities {
-		if k == "" || len([]rune(k)) > MaxCapabilityKey {
-			add("declaredCapabilities", fmt.Sprintf("has a key that is empty or longer than %d characters", MaxCapabilityKey))
+		if k == "" || len([]rune(k)) > maxDeclaredKey {
+			add("declaredCapabilities", fmt.Sprintf("has a key that is empty or longer than %d characters", maxDeclaredKey))
 		}
-		if v != nil && len([]rune(*v)) > MaxCapabilityValue {
-			add("declaredCapabilities."+k, fmt.Sprintf("is longer than %d characters", MaxCapabilityValue))
+		if v != nil && len([]rune(*v)) > maxDeclaredValue {
+			add("declaredCapabilities."+k, fmt.Sprintf("is longer than %d characters", maxDeclaredValue))
 		}
 	}
 	return fault.InvalidFields(f)
@@ -233,11 +234,10 @@ func (c *Control) DeleteNode(ctx context.Context, who iam.Caller, id string) err
 	return err
 }
 
-// Bounds of the capabilities of a heartbeat (contract N-02), in characters.
+// Bounds of declared labels, in characters: those of a heartbeat's (contract N-02).
 const (
-	MaxCapabilities    = 512
-	MaxCapabilityKey   = 253
-	MaxCapabilityValue = 1024
+	maxDeclaredKey   = 253
+	maxDeclaredValue = 1024
 )
 
 // nodeView renders a node for the wire. What is derived is derived here, on

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"strings"
 	"sync"
 	"time"
 
@@ -36,7 +37,7 @@ func (c *Control) observe(ctx context.Context, nodeID string, in *api.SyncReques
 	}
 	c.obs.applied(nodeID, in, fresh, now)
 	if changed {
-		c.hub.nudge(nodeID)
+		c.told(nodeID, true)
 	}
 	return nil
 }
@@ -154,11 +155,13 @@ func (c *Control) nodeBooted(tx *store.Tx, nodeID, bootID string) (changed bool,
 // maxMessage bounds what a node or guest may write into a message, bytes.
 const maxMessage = 1000
 
+// cut shortens to n bytes, never in the middle of a character: half of one is no
+// text, and a database may refuse it.
 func cut(s string, n int) string {
 	if len(s) <= n {
 		return s
 	}
-	return s[:n] + "…"
+	return strings.ToValidUTF8(s[:n], "") + "…"
 }
 
 // resample is how often the same word of a node on a VM is written again: often

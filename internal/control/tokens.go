@@ -98,6 +98,13 @@ func (k *tokenKeys) mac(secret string) (out [32]byte) {
 	return out
 }
 
+// secret is what a new token is: 32 bytes that nobody can tell who has not the
+// seed and the key.
+func (k *tokenKeys) secret(seed []byte) string {
+	raw := k.mac("token from seed\x00" + string(seed)) // no token reads like this
+	return tokenPrefix + base64.RawURLEncoding.EncodeToString(raw[:])
+}
+
 // SetCA makes new tokens carry the fingerprint of the server's own CA.
 func (c *Control) SetCA(fingerprint string) { c.keys.caFingerprint = fingerprint }
 
@@ -154,18 +161,42 @@ func (c *Control) lookUp(ctx context.Context, mac [32]byte, gen int64) (*cachedT
 	return t, nil
 }
 
+// issued is a new token as the answer to its create is remembered: the secret
+// follows from the seed and the server's key, so it stands nowhere.
+type issued struct {
+	Token api.Token
+	Seed  []byte
+}
+
 // CreateToken makes a token and answers with its secret, the only time.
 func (c *Control) CreateToken(ctx context.Context, who iam.Caller, in api.CreateToken) (api.NewToken, error) {
+	return c.CreateTokenOnce(ctx, who, in, "")
+}
+
+// CreateTokenOnce is CreateToken with an Idempotency-Key: the same key is answered
+// with the same token, secret and all.
+func (c *Control) CreateTokenOnce(ctx context.Context, who iam.Caller, in api.CreateToken, key string) (api.NewToken, error) {
 	if err := iam.Allow(who, iam.CreateToken, iam.Scope{}); err != nil {
 		return api.NewToken{}, err
 	}
-	if err := validateToken(in); err != nil {
+	if err := CheckToken(in); err != nil {
 		return api.NewToken{}, err
 	}
-	raw := make([]byte, 32)
-	_, _ = rand.Read(raw)
-	secret := tokenPrefix + base64.RawURLEncoding.EncodeToString(raw)
-	mac := c.keys.mac(secret)
+	out, err := once(ctx, c, "tokens", key, in, func(tx *store.Tx) (issued, error) { return c.issue(tx, in) })
+	if err != nil {
+		return api.NewToken{}, err
+	}
+	secret := c.keys.secret(out.Seed)
+	if c.keys.caFingerprint != "" {
+		secret += "." + c.keys.caFingerprint
+	}
+	return api.NewToken{Token: out.Token, Secret: secret}, nil
+}
+
+func (c *Control) issue(tx *store.Tx, in api.CreateToken) (issued, error) {
+	seed := make([]byte, 32)
+	_, _ = rand.Read(seed)
+	mac := c.keys.mac(c.keys.secret(seed))
 	idBytes := sha256.Sum256(mac[:])
 	t := store.Token{MAC: mac[:]}
 	t.Caller = iam.Caller{
@@ -175,25 +206,16 @@ func (c *Control) CreateToken(ctx context.Context, who iam.Caller, in api.Create
 	if t.Name == "" {
 		t.Name = defaultTokenName(in)
 	}
-	err := c.db.Write(ctx, func(tx *store.Tx) error {
-		if in.ProjectID != "" {
-			if _, err := tx.Project(in.ProjectID); err != nil {
-				return notFound(err, "there is no project %q; make it with: outcrop project create %s", in.ProjectID, in.ProjectID)
-			}
+	if in.ProjectID != "" {
+		if _, err := tx.Project(in.ProjectID); err != nil {
+			return issued{}, notFound(err, "there is no project %q; make it with: outcrop project create %s", in.ProjectID, in.ProjectID)
 		}
-		t.CreatedAt = tx.Now
-		if in.ExpiresInSeconds > 0 {
-			t.ExpiresAt = tx.Now.Add(time.Duration(in.ExpiresInSeconds) * time.Second)
-		}
-		return tx.InsertToken(&t)
-	})
-	if err != nil {
-		return api.NewToken{}, err
 	}
-	if c.keys.caFingerprint != "" {
-		secret += "." + c.keys.caFingerprint
+	t.CreatedAt = tx.Now
+	if in.ExpiresInSeconds > 0 {
+		t.ExpiresAt = tx.Now.Add(time.Duration(in.ExpiresInSeconds) * time.Second)
 	}
-	return api.NewToken{Token: tokenView(&t), Secret: secret}, nil
+	return issued{tokenView(&t), seed}, tx.InsertToken(&t)
 }
 
 func defaultTokenName(in api.CreateToken) string {
@@ -209,7 +231,8 @@ func defaultTokenName(in api.CreateToken) string {
 // maxTokenLife bounds an expiry to what a time.Duration can hold, with room.
 const maxTokenLife = 100 * 365 * 24 * 3600
 
-func validateToken(in api.CreateToken) error {
+// CheckToken names every problem that a create has by itself.
+func CheckToken(in api.CreateToken) error {
 	var f []fault.Field
 	add := func(path, msg string) { f = append(f, fault.Field{Path: path, Message: msg}) }
 	role := iam.Role(in.Role)

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -40,6 +42,7 @@ func (e *ComputeError) Error() string  { return e.Message }
 func (e *ComputeError) ContentType(string) string { return "application/json" }
 
 func init() {
+	huma.ValidateStrictCasing = true // every name on the wire is exact
 	huma.NewErrorWithContext = newHumaError
 	huma.NewError = func(status int, msg string, errs ...error) huma.StatusError {
 		return newHumaError(nil, status, msg, errs...)
@@ -52,27 +55,42 @@ func newHumaError(ctx huma.Context, status int, msg string, errs ...error) huma.
 	if status == 0 { // the shape, asked for by the OpenAPI document
 		return &ComputeError{}
 	}
-	kind := fault.KindOf(status)
-	switch status {
-	case http.StatusUnsupportedMediaType:
+	joined := errors.Join(errs...)
+	if _, ours := errors.AsType[*fault.Error](joined); ours { // from reading the body
+		return render(fault.From(joined))
+	}
+	switch kind := fault.KindOf(status); {
+	case status == http.StatusUnsupportedMediaType:
 		return render(fault.New(fault.Invalid, "the body must be JSON; send Content-Type: application/json"))
-	case http.StatusRequestTimeout:
-		return render(fault.New(fault.Invalid, "the body did not arrive in time; send it again"))
-	}
-	if kind == fault.Internal {
-		return render(fault.From(errors.Join(append(errs, errors.New(msg))...)))
-	}
-	if kind == fault.TooLarge {
+	case kind == fault.Internal:
+		return render(fault.From(errors.Join(joined, errors.New(msg))))
+	case kind == fault.TooLarge:
 		return render(fault.New(fault.TooLarge, "the body is larger than this route takes"))
 	}
-	var fields []fault.Field
-	for _, err := range errs {
-		fields = append(fields, field(ctx, err))
-	}
+	fields := fieldsOf(ctx, errs)
 	if len(fields) == 0 {
 		return render(fault.New(fault.Invalid, "%s", msg))
 	}
 	return render(fault.From(fault.InvalidFields(fields)))
+}
+
+// fieldsOf names each problem once, at its field. Where the body as a whole
+// cannot be read, nothing is said of what should have been in it.
+func fieldsOf(ctx huma.Context, errs []error) []fault.Field {
+	var out []fault.Field
+	seen := map[string]bool{}
+	for _, err := range errs {
+		f := field(ctx, err)
+		if f.Path == "" {
+			return []fault.Field{f}
+		}
+		if !seen[f.Path] {
+			seen[f.Path] = true
+			out = append(out, f)
+		}
+	}
+	slices.SortFunc(out, func(a, b fault.Field) int { return strings.Compare(a.Path, b.Path) })
+	return out
 }
 
 func field(ctx huma.Context, err error) fault.Field {
@@ -90,7 +108,7 @@ func field(ctx huma.Context, err error) fault.Field {
 		return f
 	}
 	f.Message = "is no field of this request"
-	if near := nearest.Nearest(lastSegment(path), siblings(ctx.Operation(), path)); near != "" {
+	if near := nearest.Nearest(lastSegment(path), siblings(ctx, path)); near != "" {
 		f.Message += "; did you mean " + near + "?"
 	}
 	return f
@@ -109,45 +127,40 @@ func missingProperty(message string) (name string, ok bool) {
 func lastSegment(path string) string { return path[strings.LastIndexByte(path, '.')+1:] }
 
 // siblings are the names that are known at the place of path in the body.
-func siblings(op *huma.Operation, path string) []string {
-	if op == nil || op.RequestBody == nil {
+func siblings(ctx huma.Context, path string) []string {
+	op, registry := ctx.Operation(), huma.Registry(nil)
+	if x := exchangeOf(ctx.Context()); x != nil {
+		registry = x.schemas
+	}
+	if op == nil || op.RequestBody == nil || registry == nil {
 		return nil
+	}
+	resolve := func(s *huma.Schema) *huma.Schema {
+		for s != nil && s.Ref != "" {
+			s = registry.SchemaFromRef(s.Ref)
+		}
+		return s
 	}
 	media := op.RequestBody.Content["application/json"]
 	if media == nil {
 		return nil
 	}
-	s := media.Schema
+	s := resolve(media.Schema)
 	segments := strings.Split(path, ".")
 	for _, seg := range segments[:len(segments)-1] {
-		s = resolve(s)
 		if s == nil {
 			return nil
 		}
 		name, index, _ := strings.Cut(seg, "[")
-		s = s.Properties[name]
-		if index != "" && resolve(s) != nil {
-			s = resolve(s).Items
+		s = resolve(s.Properties[name])
+		if index != "" && s != nil {
+			s = resolve(s.Items)
 		}
 	}
-	if s = resolve(s); s == nil {
+	if s == nil {
 		return nil
 	}
-	names := make([]string, 0, len(s.Properties))
-	for name := range s.Properties {
-		names = append(names, name)
-	}
-	return names
-}
-
-// schemas is the registry that references in operations point into.
-var schemas huma.Registry
-
-func resolve(s *huma.Schema) *huma.Schema {
-	for s != nil && s.Ref != "" {
-		s = schemas.SchemaFromRef(s.Ref)
-	}
-	return s
+	return slices.Sorted(maps.Keys(s.Properties))
 }
 
 func render(e *fault.Error) *ComputeError {

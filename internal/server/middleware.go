@@ -5,9 +5,11 @@ import (
 	"crypto/rand"
 	"fmt"
 	"net/http"
+	"net/url"
 	"runtime/debug"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
@@ -24,6 +26,7 @@ type exchange struct {
 	request *http.Request
 	id      string
 	caller  iam.Caller
+	schemas huma.Registry // of the server that answers, for naming what was meant
 	status  int
 	// unrouted is the status with which the mux itself refused; what it wrote with
 	// that is dropped, as dispatch answers in the envelope.
@@ -85,7 +88,7 @@ func (s *Server) withRequest(next func(*exchange)) http.Handler {
 			id = rand.Text()[:16]
 		}
 		w.Header().Set("X-Request-Id", id)
-		x := &exchange{ResponseWriter: w, id: id}
+		x := &exchange{ResponseWriter: w, id: id, schemas: s.api.OpenAPI().Components.Schemas}
 		r = r.WithContext(context.WithValue(r.Context(), exchangeKey{}, x))
 		x.request = r
 		defer func() {
@@ -112,6 +115,10 @@ func validRequestID(id string) bool {
 // dispatch runs the route, or answers in the envelope where there is none.
 func (s *Server) dispatch(x *exchange) {
 	r := x.request
+	if err := plainURL(r.URL); err != nil {
+		s.refuse(x, r, err)
+		return
+	}
 	s.mux.ServeHTTP(x, r)
 	switch x.unrouted {
 	case http.StatusMethodNotAllowed:
@@ -122,6 +129,26 @@ func (s *Server) dispatch(x *exchange) {
 		fail(x, r, render(fault.New(fault.NotFound, "there is no %s in this API; see /openapi.json", r.URL.Path)))
 	}
 }
+
+// plainURL refuses text that no name can have and that a database would choke on.
+func plainURL(u *url.URL) error {
+	if !plain(u.Path) {
+		return fault.New(fault.Invalid, "the path has bytes that are no text; names have none such")
+	}
+	if u.RawQuery == "" {
+		return nil
+	}
+	var bad []fault.Field
+	for name, values := range u.Query() {
+		if !plain(name) || !plain(strings.Join(values, "")) {
+			bad = append(bad, fault.Field{Path: strings.ToValidUTF8(name, "?"), Message: "has bytes that are no text"})
+		}
+	}
+	return fault.InvalidFields(bad)
+}
+
+// plain reports whether s is text: UTF-8 without the character NUL.
+func plain(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }
 
 // authorize finds the caller and checks that the action is allowed on what the
 // path names. The verb checks again; here it comes before the body is looked at.
@@ -155,6 +182,7 @@ func (s *Server) authorized(a iam.Action) func(huma.Context, func(huma.Context))
 			s.refuse(w, r, err)
 			return
 		}
+		bound(w, r, bodyTimeout, false)
 		next(ctx)
 	}
 }

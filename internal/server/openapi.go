@@ -24,7 +24,7 @@ func openAPIConfig(version string) huma.Config {
 	c := huma.DefaultConfig("Outcrop", version)
 	c.OpenAPIPath, c.DocsPath, c.SchemasPath = "", "", ""
 	c.CreateHooks, c.Transformers = nil, nil // no $schema field in answers
-	c.Formats = map[string]huma.Format{"application/json": huma.DefaultJSONFormat, "json": huma.DefaultJSONFormat}
+	c.Formats = map[string]huma.Format{"application/json": jsonFormat, "json": jsonFormat}
 	c.NoFormatFallback = false
 	c.Info.Description = "Private compute cloud and runner hosts. Errors of /v1/compute and /v1/projects are one object with code, message and, where they apply, fields and details."
 	c.Info.License = &huma.License{Name: "Apache-2.0", Identifier: "Apache-2.0"}

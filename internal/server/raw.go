@@ -92,8 +92,8 @@ func (s *Server) imageImportRoute() {
 		if err != nil {
 			return err
 		}
-		body := &steady{r: r.Body, rc: http.NewResponseController(w)}
-		out, err := s.control.ImportImage(r.Context(), callerOf(r.Context()), r.PathValue("projectId"), in, body, r.Header.Get("Idempotency-Key"))
+		bound(w, r, stallTimeout, true)
+		out, err := s.control.ImportImage(r.Context(), callerOf(r.Context()), r.PathValue("projectId"), in, r.Body, r.Header.Get("Idempotency-Key"))
 		if err != nil {
 			return err
 		}
@@ -120,17 +120,6 @@ func importQuery(q url.Values, size int64) (in control.ImportImage, err error) {
 		}
 	}
 	return in, nil
-}
-
-// steady bounds how long a long body may stand still, not how long it takes.
-type steady struct {
-	r  io.Reader
-	rc *http.ResponseController
-}
-
-func (s *steady) Read(p []byte) (int, error) {
-	_ = s.rc.SetReadDeadline(time.Now().Add(stallTimeout))
-	return s.r.Read(p)
 }
 
 var hexDigest = regexp.MustCompile(`^[0-9a-f]{64}$`)
@@ -187,8 +176,8 @@ func (s *Server) uploadRoute() {
 		if err != nil {
 			return fault.New(fault.NotFound, "%q is no position of a volume", r.PathValue("position"))
 		}
-		body := &steady{r: r.Body, rc: http.NewResponseController(w)}
-		if err := s.control.TakeVolume(r.Context(), callerOf(r.Context()), r.PathValue("nodeId"), r.PathValue("uploadId"), n, body, r.ContentLength); err != nil {
+		bound(w, r, stallTimeout, true)
+		if err := s.control.TakeVolume(r.Context(), callerOf(r.Context()), r.PathValue("nodeId"), r.PathValue("uploadId"), n, r.Body, r.ContentLength); err != nil {
 			return err
 		}
 		w.WriteHeader(http.StatusNoContent)

@@ -57,8 +57,11 @@ func (s *Server) computeRoutes() {
 		func(ctx context.Context, who iam.Caller, _ *nothing) (api.Caller, error) { return c.WhoAmI(ctx, who) })
 
 	handle(s, op("POST", "/v1/tokens", iam.CreateToken, 201, "Make a token; its secret is shown once"),
-		func(ctx context.Context, who iam.Caller, in *struct{ Body api.CreateToken }) (api.NewToken, error) {
-			return c.CreateToken(ctx, who, in.Body)
+		func(ctx context.Context, who iam.Caller, in *struct {
+			IdempotencyKey
+			TokenBody
+		}) (api.NewToken, error) {
+			return c.CreateTokenOnce(ctx, who, in.Body, in.Key)
 		})
 	handle(s, op("GET", "/v1/tokens", iam.ListTokens, 200, "List tokens, oldest first"),
 		func(ctx context.Context, who iam.Caller, in *PageQuery) (api.List[api.Token], error) {
@@ -102,7 +105,7 @@ func (s *Server) nodeRoutes(c *control.Control) {
 	handle(s, op("PATCH", "/v1/compute/nodes/{nodeId}", iam.UpdateNode, 200, "Set the display name, reservation, ratios or declared labels of a node"),
 		func(ctx context.Context, who iam.Caller, in *struct {
 			NodePath
-			Body api.PatchNode
+			PatchNodeBody
 		}) (api.Node, error) {
 			return c.UpdateNode(ctx, who, in.Node, in.Body)
 		})
@@ -136,7 +139,7 @@ func (s *Server) instanceRoutes(c *control.Control) {
 		func(ctx context.Context, who iam.Caller, in *struct {
 			ProjectPath
 			IdempotencyKey
-			Body api.CreateInstance
+			LaunchBody
 		}) (api.Instance, error) {
 			return c.CreateInstance(ctx, who, in.Project, in.Body, in.Key)
 		})
@@ -154,7 +157,7 @@ func (s *Server) instanceRoutes(c *control.Control) {
 	handle(s, op("PATCH", one, iam.UpdateInstance, 200, "Change the name or tags of an instance"),
 		func(ctx context.Context, who iam.Caller, in *struct {
 			InstancePath
-			Body api.PatchInstance
+			PatchBody
 		}) (api.Instance, error) {
 			return c.UpdateInstance(ctx, who, in.Project, in.Instance, in.Body)
 		})
@@ -347,5 +350,6 @@ func (s *Server) register(o *huma.Operation) {
 	a := o.Metadata[metaAction].(string)
 	s.routes = append(s.routes, Route{o.Method, o.Path, a})
 	o.Middlewares = huma.Middlewares{s.authorized(iam.Action(a))}
+	o.BodyReadTimeout = -1 // see arriving
 	addErrors(o)
 }

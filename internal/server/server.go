@@ -36,11 +36,19 @@ type Server struct {
 	stopOnce sync.Once
 }
 
+// schemas is the registry of the server that is being built; nothing else reads it.
+var (
+	building sync.Mutex
+	schemas  huma.Registry
+)
+
 // New builds the routes. version goes into the OpenAPI document and a header.
 func New(c *control.Control, log *slog.Logger, version string) *Server {
 	s := &Server{control: c, log: log, mux: http.NewServeMux(), stopping: make(chan struct{})}
 	s.metrics = newMetrics(prometheus.NewRegistry())
 	s.api = humago.New(s.mux, openAPIConfig(version))
+	building.Lock()
+	defer building.Unlock()
 	schemas = s.api.OpenAPI().Components.Schemas
 	s.computeRoutes()
 	s.operationalRoutes()

@@ -69,9 +69,11 @@ type Remembered struct {
 	Answer  string // JSON
 }
 
-// Remember writes the first answer to a create (contract E-10).
+// Remember writes the first answer to a create (contract E-10), in place of one
+// that is too old to count.
 func (tx *Tx) Remember(scope, key string, r Remembered) error {
-	_, err := tx.exec(`INSERT INTO idempotency (scope, name, request, answer, created_at) VALUES ($1, $2, $3, $4, $5)`,
+	_, err := tx.exec(`INSERT INTO idempotency (scope, name, request, answer, created_at) VALUES ($1, $2, $3, $4, $5)
+		ON CONFLICT (scope, name) DO UPDATE SET request = excluded.request, answer = excluded.answer, created_at = excluded.created_at`,
 		scope, key, r.Request, r.Answer, micros(tx.Now))
 	return err
 }

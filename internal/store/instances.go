@@ -57,9 +57,11 @@ func (tx *Tx) UnplacedInstances(limit int) ([]Instance, error) {
 	return list(tx, instanceSelect+`WHERE state = 'creating' AND node_id = '' ORDER BY created_at, id LIMIT $1`, []any{limit}, scanInstance)
 }
 
-// OverdueInstances reads instances whose deadline has passed.
-func (tx *Tx) OverdueInstances(limit int) ([]Instance, error) {
-	return list(tx, instanceSelect+`WHERE deadline <> 0 AND deadline <= $1 ORDER BY deadline LIMIT $2`, []any{micros(tx.Now), limit}, scanInstance)
+// OverdueInstances reads a page of the instances whose deadline has passed,
+// longest overdue first; the cursor is of deadline and id.
+func (tx *Tx) OverdueInstances(after Cursor, limit int) ([]Instance, error) {
+	return list(tx, instanceSelect+`WHERE deadline <> 0 AND deadline <= $1 AND (deadline, id) > ($2, $3) ORDER BY deadline, id LIMIT $4`,
+		[]any{micros(tx.Now), after.At, after.ID, limit}, scanInstance)
 }
 
 // InstancesToConverge reads settled instances whose state is not what the
