@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"regexp"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -22,6 +23,7 @@ var images = &noun[image]{
 		{"ID", func(i *image, _ time.Time) string { return i.ID }},
 		{"NAME", func(i *image, _ time.Time) string { return i.Name }},
 		{"PUBLIC", func(i *image, _ time.Time) string { return yesNo(i.Public) }},
+		{"STATE", func(i *image, _ time.Time) string { return i.State }},
 		{"FORMAT", func(i *image, _ time.Time) string { return i.Format }},
 		{"FILE", func(i *image, _ time.Time) string { return formatSize(i.SizeBytes) }},
 		{"DISK", func(i *image, _ time.Time) string { return formatSize(i.VirtualSizeBytes) }},
@@ -31,6 +33,14 @@ var images = &noun[image]{
 		{"Id", func(i *image, _ time.Time) string { return i.ID }},
 		{"Name", func(i *image, _ time.Time) string { return i.Name }},
 		{"Project", func(i *image, _ time.Time) string { return i.ProjectID }},
+		{"State", func(i *image, _ time.Time) string { return i.State }},
+		{"Data devices", func(i *image, _ time.Time) string {
+			words := make([]string, len(i.DataVolumes))
+			for n, v := range i.DataVolumes {
+				words[n] = formatSize(v.VirtualSizeBytes)
+			}
+			return strings.Join(words, ", ")
+		}},
 		{"Public", func(i *image, _ time.Time) string { return yesNo(i.Public) }},
 		{"Format", func(i *image, _ time.Time) string { return i.Format }},
 		{"File", func(i *image, _ time.Time) string {

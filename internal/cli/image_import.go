@@ -22,6 +22,7 @@ import (
 func newImageImport(a *app) *cobra.Command {
 	var name string
 	var public bool
+	var tags []string
 	c := command("import", text{"Upload a disk image",
 		`Uploads a qcow2 or raw disk image, - for standard input. The server looks at its
 header before it trusts it (no backing files, nothing in disguise), and the hash
@@ -35,15 +36,19 @@ limit unless --timeout is given.`,
 			if !cmd.Flags().Changed("timeout") {
 				a.flags.timeout = 0
 			}
-			return a.importImage(cmd.Context(), args[0], name, public)
+			return a.importImage(cmd.Context(), args[0], name, public, tags)
 		})
 	c.Flags().StringVar(&name, "name", "", "name of the image")
 	c.Flags().BoolVar(&public, "public", false, "all projects see it (operators only)")
+	c.Flags().StringArrayVar(&tags, "tag", nil, "tag, key=value (repeatable); stratum.dev/agent-activation=automatic says that the image ships the guest agent")
 	return c
 }
 
-func (a *app) importImage(ctx context.Context, file, name string, public bool) error {
-	query := url.Values{"name": {name}}
+func (a *app) importImage(ctx context.Context, file, name string, public bool, tags []string) error {
+	if _, err := parsePairs("tag", tags); err != nil {
+		return err
+	}
+	query := url.Values{"name": {name}, "tag": tags}
 	if public {
 		query.Set("public", "true")
 	}

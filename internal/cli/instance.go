@@ -42,13 +42,17 @@ var instances = &noun[instance]{
 		{"Name", func(i *instance, _ time.Time) string { return i.Name }},
 		{"Project", func(i *instance, _ time.Time) string { return i.ProjectID }},
 		{"State", func(i *instance, _ time.Time) string { return stateText(i) }},
-		{"Health", func(i *instance, _ time.Time) string { return i.Health }},
+		{"Desired", func(i *instance, _ time.Time) string { return i.DesiredState }},
+		{"Health", healthText},
+		{"Booted", bootText},
 		{"Node", func(i *instance, _ time.Time) string { return i.NodeID }},
 		{"Type", func(i *instance, _ time.Time) string { return i.InstanceType }},
 		{"vCPUs", func(i *instance, _ time.Time) string { return strconv.FormatInt(i.VCPUs, 10) }},
 		{"Memory", func(i *instance, _ time.Time) string { return formatSize(i.MemoryBytes) }},
 		{"Image", func(i *instance, _ time.Time) string { return i.ImageID }},
+		{"Address", func(i *instance, _ time.Time) string { return i.PrimaryPrivateIP }},
 		{"Root volume", func(i *instance, _ time.Time) string { return i.RootVolumeID }},
+		{"Data volumes", dataVolumesText},
 		{"User-data", func(i *instance, _ time.Time) string { return i.UserDataHash }},
 		{"Tags", func(i *instance, _ time.Time) string { return pairsText(i.Tags) }},
 		{"Created", func(i *instance, now time.Time) string { return moment(i.CreatedAt, now) }},
@@ -71,6 +75,8 @@ boots it from an image, and gives it its user-data.`,
 			"  outcrop instance get web\n  outcrop instance get i-4fZ81kQ2x -o yaml"}),
 		newInstanceStart(a), newInstanceStop(a), newInstanceReboot(a), newInstanceTerminate(a),
 		newInstanceUpdate(a), newInstanceConsole(a), newInstanceEvents(a), newUserData(a),
+		newAttachVolume(a), newDetachVolume(a), newCreateImage(a), newMetadataOptions(a),
+		newEnableAgent(a), newDisableAgent(a), newAgentStatus(a),
 	)
 }
 
@@ -88,7 +94,7 @@ func instanceCommand(a *app, verb string, t text, aliases []string, run func(ctx
 }
 
 func newInstanceUpdate(a *app) *cobra.Command {
-	var name string
+	var name, desired string
 	var onBoot bool
 	var tags, untag []string
 	var c *cobra.Command
@@ -105,6 +111,12 @@ there; --untag takes one away. Nothing of it restarts the guest.`,
 			if c.Flags().Changed("start-on-node-boot") {
 				patch["startOnNodeBoot"] = onBoot
 			}
+			if c.Flags().Changed("desired-state") {
+				patch["desiredState"] = desired
+				if desired == "none" {
+					patch["desiredState"] = nil
+				}
+			}
 			if len(tags)+len(untag) > 0 {
 				all, err := a.newTags(ctx, id, tags, untag)
 				if err != nil {
@@ -113,7 +125,7 @@ there; --untag takes one away. Nothing of it restarts the guest.`,
 				patch["tags"] = all
 			}
 			if len(patch) == 0 {
-				return usagef("nothing to change; give --name, --tag, --untag or --start-on-node-boot")
+				return usagef("nothing to change; give --name, --tag, --untag, --desired-state or --start-on-node-boot")
 			}
 			var it item[instance]
 			if err := a.do(ctx, http.MethodPatch, instances.path(a, id), patch, &it); err != nil {
@@ -123,6 +135,7 @@ there; --untag takes one away. Nothing of it restarts the guest.`,
 		})
 	f := c.Flags()
 	f.StringVar(&name, "name", "", "new name")
+	f.StringVar(&desired, "desired-state", "", "running, stopped or none: what the platform is to keep it at")
 	f.BoolVar(&onBoot, "start-on-node-boot", false, "start it again when its node boots")
 	f.StringArrayVar(&tags, "tag", nil, "tag to set, key=value (repeatable)")
 	f.StringArrayVar(&untag, "untag", nil, "tag to take away, by key (repeatable)")
@@ -153,11 +166,18 @@ func (a *app) newTags(ctx context.Context, id string, tags, untag []string) (map
 var controlText = regexp.MustCompile(`\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]`)
 
 func newInstanceConsole(a *app) *cobra.Command {
-	return instanceCommand(a, "console", text{"Print the end of an instance's serial console",
+	var interactive bool
+	c := instanceCommand(a, "console", text{"Print the end of an instance's serial console, or join it",
 		`Prints what the guest last wrote to its serial console, 256 KiB at most. On a
-terminal, sequences that would steer it are left out; a file gets every byte.`,
-		"  outcrop instance console web | tail -20"},
+terminal, sequences that would steer it are left out; a file gets every byte.
+
+-i joins the console both ways, through the server, until Ctrl-]. One caller at a
+time has it.`,
+		"  outcrop instance console web | tail -20\n  outcrop instance console -i web"},
 		[]string{"console-output", "log"}, func(ctx context.Context, id string) error {
+			if interactive {
+				return a.attachConsole(ctx, id)
+			}
 			var it item[console]
 			if err := a.do(ctx, http.MethodGet, api.InstancePath(a.settings().project, id, "console"), nil, &it); err != nil {
 				return err
@@ -172,6 +192,8 @@ terminal, sequences that would steer it are left out; a file gets every byte.`,
 			_, err := a.stdout.Write(out)
 			return err
 		})
+	c.Flags().BoolVarP(&interactive, "interactive", "i", false, "join it both ways")
+	return c
 }
 
 // console is api.Console with its output decoded: encoding/json reads base64
@@ -201,6 +223,44 @@ func newInstanceEvents(a *app) *cobra.Command {
 			}
 			return printList(a, items, eventColumns, func(e *event) string { return e.Event })
 		})
+}
+
+// healthText is the health with the reason for it.
+func healthText(i *instance, _ time.Time) string {
+	if i.HealthReason == nil {
+		return i.Health
+	}
+	return i.Health + " (" + i.HealthReason.Code + "): " + i.HealthReason.Message
+}
+
+// bootText is what the guest said of its last boot, and whether that ran the
+// bytes that the server holds now.
+func bootText(i *instance, now time.Time) string {
+	b := i.Boot
+	if b == nil {
+		return ""
+	}
+	s := b.Status
+	if b.Detail != "" {
+		s += ": " + b.Detail
+	}
+	switch {
+	case b.UserDataHash == "":
+		s += ", without user-data"
+	case b.UserDataHash != i.UserDataHash:
+		s += ", with other user-data than is set now: " + b.UserDataHash
+	default:
+		s += ", with the user-data that is set"
+	}
+	return s + ", " + moment(b.At, now)
+}
+
+func dataVolumesText(i *instance, _ time.Time) string {
+	words := make([]string, len(i.DataVolumes))
+	for n, v := range i.DataVolumes {
+		words[n] = v.Device + " " + v.VolumeID + " (" + formatSize(v.SizeBytes) + ")"
+	}
+	return strings.Join(words, ", ")
 }
 
 // stateText is the state with the reason for it.

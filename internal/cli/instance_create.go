@@ -23,6 +23,9 @@ type createFlags struct {
 	image, memory, rootSize string
 	userData                string
 	publicKeys, tags        []string
+	dataVolumes             []string
+	agent                   string
+	metadata                api.MetadataOptions
 	wait                    waitFlags
 }
 
@@ -58,6 +61,12 @@ whose answer is lost is sent again and still makes only one instance.`,
 	f.StringArrayVar(&fl.publicKeys, "public-key", nil, "file with OpenSSH public keys (repeatable)")
 	f.StringArrayVar(&fl.tags, "tag", nil, "tag, key=value (repeatable)")
 	f.BoolVar(&fl.in.StartOnNodeBoot, "start-on-node-boot", false, "start it again when its node boots")
+	f.StringArrayVar(&fl.dataVolumes, "data-volume", nil, "size of a data volume, like 100GiB (repeatable: /dev/vdb, /dev/vdc, …)")
+	f.StringArrayVar(&fl.in.SubnetIDs, "subnet", nil, "subnet of the interface (the project's default)")
+	f.StringVar(&fl.in.DesiredState, "desired-state", "", "running or stopped: what the platform is to keep it at")
+	f.StringVar(&fl.agent, "agent", "", "on or off: whether a guest agent is wanted (on where the image ships one)")
+	addMetadataFlags(c, &fl.metadata)
+	completeWords(c, "agent", "on", "off")
 	fl.wait.add(c, "running")
 	completeTypes(c)
 	return c
@@ -106,6 +115,19 @@ func (a *app) fillCreate(ctx context.Context, fl *createFlags) (err error) {
 	if in.Tags, err = parsePairs("tag", fl.tags); err != nil {
 		return err
 	}
+	for _, size := range fl.dataVolumes {
+		n, err := sizeFlag("data-volume", size)
+		if err != nil {
+			return err
+		}
+		in.DataVolumes = append(in.DataVolumes, api.DataVolumeInput{SizeBytes: n})
+	}
+	if fl.metadata != (api.MetadataOptions{}) {
+		in.MetadataOptions = &fl.metadata
+	}
+	if in.AgentEnabled, err = onOff("agent", fl.agent); err != nil {
+		return err
+	}
 	for _, file := range fl.publicKeys {
 		keys, err := a.readKeys(file)
 		if err != nil {
@@ -123,6 +145,18 @@ func (a *app) fillCreate(ctx context.Context, fl *createFlags) (err error) {
 	}
 	in.ImageID, err = images.resolve(ctx, a, fl.image)
 	return err
+}
+
+// onOff reads a flag that is on, off or not given.
+func onOff(flag, value string) (*bool, error) {
+	switch value {
+	case "":
+		return nil, nil
+	case "on", "off":
+		on := value == "on"
+		return &on, nil
+	}
+	return nil, usagef("--%s is on or off, not %q", flag, value)
 }
 
 // sizeFlag reads the size that a flag holds; 0 where it holds none.

@@ -28,16 +28,26 @@ func (l *life) run(ctx context.Context, a *app, id string, body any) error {
 	if err := a.do(ctx, l.method, path, body, &it); err != nil {
 		return err
 	}
+	a.warn(&it.value)
 	return a.finish(ctx, it, l.goal, &l.wait)
 }
 
 func newInstanceStart(a *app) *cobra.Command {
 	l := &life{method: http.MethodPost, action: "start", goal: compute.StateRunning}
+	var in api.StartInstance
 	c := instanceCommand(a, "start", text{"Start a stopped instance",
 		`Boots a stopped instance, with the user-data that the server holds now. One that
-runs already is left as it is.`,
-		"  outcrop instance start web --wait"},
-		[]string{"boot"}, func(ctx context.Context, id string) error { return l.run(ctx, a, id, nil) })
+runs already is left as it is. As in EC2, cloud-init runs most of its modules only
+once per instance, so new user-data may change nothing; --rerun gives it a new
+instance-id, which runs everything again and changes the guest's ssh host keys.`,
+		"  outcrop instance start web --wait\n  outcrop instance start web --rerun"},
+		[]string{"boot"}, func(ctx context.Context, id string) error {
+			if !in.Rerun {
+				return l.run(ctx, a, id, nil)
+			}
+			return l.run(ctx, a, id, &in)
+		})
+	c.Flags().BoolVar(&in.Rerun, "rerun", false, "let cloud-init run everything again")
 	l.wait.add(c, "running")
 	return c
 }

@@ -30,6 +30,12 @@ func (i *item[T]) UnmarshalJSON(b []byte) error {
 	return err
 }
 
+// newItem is an item that no server sent.
+func newItem[T any](v T) (item[T], error) {
+	raw, err := json.Marshal(v)
+	return item[T]{value: v, raw: raw}, err
+}
+
 func (i item[T]) MarshalJSON() ([]byte, error) { return i.raw, nil }
 
 // client makes the API client that the settings ask for, once.

@@ -7,10 +7,13 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/http"
+	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/outcrop-cloud/outcrop/internal/api"
+	"github.com/outcrop-cloud/outcrop/internal/cloudinit"
 )
 
 func newUserData(a *app) *cobra.Command {
@@ -19,7 +22,7 @@ func newUserData(a *app) *cobra.Command {
 or any other bytes, 64 KiB at most. It can be changed while the instance is
 stopped; the next start uses it.`,
 		"  outcrop instance user-data set web cloud-config.yaml", []string{"userdata"},
-		newUserDataSet(a), newUserDataHash(a), newUserDataClear(a))
+		newUserDataSet(a), newUserDataHash(a), newUserDataClear(a), newUserDataLint(a))
 }
 
 func userDataPath(a *app, id string) string {
@@ -57,6 +60,7 @@ func (a *app) putUserData(ctx context.Context, id string, b []byte) error {
 			message: fmt.Sprintf("the server holds user-data %s, but %s was sent", orDash(it.value.UserDataHash), want),
 			hint:    "somebody may have set other bytes at the same time; set it again"}
 	}
+	a.warn(&it.value)
 	a.notef("user-data of %s is set; the next start uses it", id)
 	return a.printUserDataHash(it)
 }
@@ -95,6 +99,58 @@ func newUserDataClear(a *app) *cobra.Command {
 				return err
 			}
 			a.notef("user-data of %s is cleared", id)
+			return nil
+		})
+}
+
+// lintFinding is a finding as -o json prints it.
+type lintFinding struct {
+	Line    int    `json:"line,omitempty"`
+	Code    string `json:"code"`
+	Message string `json:"message"`
+}
+
+var lintColumns = []field[lintFinding]{
+	{"LINE", func(f *lintFinding, _ time.Time) string {
+		if f.Line == 0 {
+			return ""
+		}
+		return strconv.Itoa(f.Line)
+	}},
+	{"CODE", func(f *lintFinding, _ time.Time) string { return f.Code }},
+	{"MESSAGE", func(f *lintFinding, _ time.Time) string { return f.Message }},
+}
+
+func newUserDataLint(a *app) *cobra.Command {
+	return command("lint", text{"Look for what cloud-init would not take as meant",
+		`Looks through user-data on this machine, without a server: an unknown format, bad
+YAML, keys that cloud-init does not know, Windows line ends before a shebang, base64
+by mistake, a size near the limit; the parts of a MIME message and what gzip holds
+too. It exits 1 where it finds something. The server warns of the same, and takes it.`,
+		"  outcrop instance user-data lint cloud-config.yaml\n  gzip -c setup.sh | outcrop instance user-data lint -"},
+		[]string{"check"}, []string{"FILE|-"}, func(_ *cobra.Command, args []string) error {
+			b, err := a.readUserData(args[0])
+			if err != nil {
+				return err
+			}
+			var items []item[lintFinding]
+			for _, f := range cloudinit.Lint(b) {
+				it, err := newItem(lintFinding{f.Line, f.Code, f.Message})
+				if err != nil {
+					return err
+				}
+				items = append(items, it)
+			}
+			if len(items) == 0 && a.flags.output == "table" {
+				a.notef("%d bytes, nothing found", len(b))
+				return nil
+			}
+			if err := printList(a, items, lintColumns, func(f *lintFinding) string { return f.Code }); err != nil {
+				return err
+			}
+			if len(items) > 0 {
+				return &failure{code: codeFailed, message: fmt.Sprintf("%s: cloud-init would not take this as meant", args[0])}
+			}
 			return nil
 		})
 }

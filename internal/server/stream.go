@@ -9,17 +9,15 @@ import (
 	"strings"
 	"time"
 
+	"github.com/outcrop-cloud/outcrop/internal/api"
 	"github.com/outcrop-cloud/outcrop/internal/fault"
 	"github.com/outcrop-cloud/outcrop/internal/iam"
 )
 
-// consoleProtocol is what both ends of a two-way console upgrade to: raw bytes.
-const consoleProtocol = "outcrop-console"
-
 // consoleStreamRoutes join a caller's connection and one that the node dials.
 func (s *Server) consoleStreamRoutes() {
 	open := op("GET", "/v1/projects/{projectId}/compute/instances/{instanceId}/console/stream", iam.OpenConsole, 101, "Open the two-way serial console")
-	open.Description = "Send Connection: Upgrade and Upgrade: " + consoleProtocol + "; after 101 the connection carries raw bytes both ways."
+	open.Description = "Send Connection: Upgrade and Upgrade: " + api.ConsoleProtocol + "; after 101 the connection carries raw bytes both ways."
 	open.Parameters = pathParams(open.Path)
 	response(&open, 101, "The connection is the console.", "", nil)
 	s.raw(open, func(w http.ResponseWriter, r *http.Request) error {
@@ -64,8 +62,8 @@ func (s *Server) consoleStreamRoutes() {
 }
 
 func wantsUpgrade(r *http.Request) error {
-	if r.ProtoMajor != 1 || !strings.EqualFold(r.Header.Get("Upgrade"), consoleProtocol) {
-		return fault.New(fault.Invalid, "ask by HTTP/1.1 with Connection: Upgrade and Upgrade: %s", consoleProtocol)
+	if r.ProtoMajor != 1 || !strings.EqualFold(r.Header.Get("Upgrade"), api.ConsoleProtocol) {
+		return fault.New(fault.Invalid, "ask by HTTP/1.1 with Connection: Upgrade and Upgrade: %s", api.ConsoleProtocol)
 	}
 	return nil
 }
@@ -87,7 +85,7 @@ func hijack(w http.ResponseWriter) (io.ReadWriteCloser, error) {
 		x.status = http.StatusSwitchingProtocols
 	}
 	_ = conn.SetDeadline(time.Time{})
-	if _, err := io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+consoleProtocol+"\r\n\r\n"); err != nil {
+	if _, err := io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+api.ConsoleProtocol+"\r\n\r\n"); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	return &hijacked{Conn: conn, r: buf.Reader}, nil
