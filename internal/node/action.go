@@ -24,6 +24,7 @@ const (
 	sightPaused  sight = "paused"  // stands still for a reason that needs somebody
 	sightStarved sight = "starved" // stood still for want of disk space, and there is some again
 	sightOld     sight = "old"     // up, from an earlier epoch
+	sightUnsaid  sight = "unsaid"  // up, and its mark does not say yet that this epoch did start it
 )
 
 // action is what a worker does about what it sees.
@@ -34,6 +35,7 @@ const (
 	hold    action = "hold"    // look again later
 	start   action = "start"   // build what is missing and boot
 	resume  action = "resume"  // let it go on
+	confirm action = "confirm" // note that it did start, for when it is down
 	replace action = "replace" // take down the VM of an earlier epoch
 	stop    action = "stop"    // ask the guest to go down, then pull the plug
 	remove  action = "remove"  // end it and remove all that it has on the node
@@ -48,18 +50,22 @@ var actions = map[compute.Goal]map[sight]action{
 	compute.GoalRunning: {
 		sightUnknown: hold, sightGone: start, sightAbsent: start, sightOff: start, sightEnded: rest,
 		sightCrashed: rest, sightFailed: rest, sightRunning: rest, sightPaused: rest, sightStarved: resume, sightOld: replace,
+		sightUnsaid: confirm,
 	},
 	compute.GoalStopped: {
 		sightUnknown: hold, sightGone: rest, sightAbsent: rest, sightOff: rest, sightEnded: rest,
 		sightCrashed: rest, sightFailed: rest, sightRunning: stop, sightPaused: stop, sightStarved: stop, sightOld: stop,
+		sightUnsaid: stop,
 	},
 	compute.GoalGone: {
 		sightUnknown: hold, sightGone: rest, sightAbsent: remove, sightOff: remove, sightEnded: remove,
 		sightCrashed: remove, sightFailed: remove, sightRunning: remove, sightPaused: remove, sightStarved: remove, sightOld: remove,
+		sightUnsaid: remove,
 	},
 	goalNone: {
 		sightUnknown: hold, sightGone: forget, sightAbsent: rest, sightOff: rest, sightEnded: rest,
 		sightCrashed: rest, sightFailed: rest, sightRunning: rest, sightPaused: rest, sightStarved: rest, sightOld: rest,
+		sightUnsaid: rest,
 	},
 }
 
@@ -77,6 +83,7 @@ var phases = map[sight]compute.Phase{
 	sightPaused:  compute.PhasePaused,
 	sightStarved: compute.PhasePaused,
 	sightOld:     compute.PhaseRunning,
+	sightUnsaid:  compute.PhaseRunning,
 }
 
 func phaseAtRest(g compute.Goal, s sight) compute.Phase {
@@ -111,6 +118,8 @@ func (g glance) sight(epoch int64) sight {
 	switch {
 	case g.up() && g.mark.Epoch != 0 && g.mark.Epoch < epoch:
 		return sightOld
+	case g.up() && g.mark.Epoch == epoch && !g.mark.Started && epoch != 0:
+		return sightUnsaid
 	case g.up() && g.state == hypervisor.Paused && g.fed:
 		return sightStarved
 	case g.up() && g.state == hypervisor.Paused:

@@ -11,7 +11,7 @@ import (
 
 var (
 	allGoals  = []compute.Goal{compute.GoalRunning, compute.GoalStopped, compute.GoalGone, goalNone}
-	allSights = []sight{sightUnknown, sightGone, sightAbsent, sightOff, sightEnded, sightCrashed, sightFailed, sightRunning, sightPaused, sightStarved, sightOld}
+	allSights = []sight{sightUnknown, sightGone, sightAbsent, sightOff, sightEnded, sightCrashed, sightFailed, sightRunning, sightPaused, sightStarved, sightOld, sightUnsaid}
 )
 
 func TestActionTableIsFull(t *testing.T) {
@@ -54,7 +54,8 @@ func TestSight(t *testing.T) {
 		{"defined", glance{defined: true, state: off, files: true}, sightOff},
 		{"claimed", glance{defined: true, state: off, mark: mark{5, false}}, sightOff},
 		{"claimed, QEMU failed", glance{defined: true, state: crashed, mark: mark{5, false}}, sightOff},
-		{"up, claimed", glance{defined: true, state: up, mark: mark{5, false}}, sightRunning},
+		{"up, claimed", glance{defined: true, state: up, mark: mark{5, false}}, sightUnsaid},
+		{"paused, claimed", glance{defined: true, state: paused, mark: mark{5, false}}, sightUnsaid},
 		{"up", glance{defined: true, state: up, mark: mark{5, true}}, sightRunning},
 		{"paused", glance{defined: true, state: paused, mark: mark{5, true}}, sightPaused},
 		{"paused, fed", glance{defined: true, state: paused, mark: mark{5, true}, fed: true}, sightStarved},

@@ -107,6 +107,35 @@ func TestHalfDoneLaunchWithoutServer(t *testing.T) {
 	})
 }
 
+// A guest that an agent booted and did not live to note is known all the same:
+// when it powers itself off, it is not started again.
+func TestKilledBeforeConfirm(t *testing.T) {
+	for _, kill := range []struct {
+		step   string
+		before bool
+	}{{stepBoot, false}, {stepConfirm, true}} {
+		synctest.Test(t, func(t *testing.T) {
+			e := newEnv(t)
+			defer e.vms.Close()
+			defer func() { e.downAgent() }()
+			e.cfg.StepHook = e.killAt(kill.step, kill.before, 1)
+			e.up(t)
+			e.create(idA, "x")
+			<-e.ended
+			e.up(t)
+			e.reaches(t, idA, compute.StateRunning, 10*time.Second)
+			if err := e.vms.PowerOff(idA); err != nil {
+				t.Fatal(err)
+			}
+			e.reaches(t, idA, compute.StateStopped, 30*time.Second)
+			<-time.After(time.Minute)
+			if n := e.vms.boots(idA); n != 1 {
+				t.Errorf("killed at %s: %d boots", kill.step, n)
+			}
+		})
+	}
+}
+
 // deed is one thing that happens in the property test.
 type deed struct {
 	what string

@@ -36,8 +36,14 @@ func (w *worker) startSteps(o order) []step {
 		{stepDefine, nil, func(context.Context) error { return w.define(o) }},
 		{stepClaim, nil, func(context.Context) error { return mark{Epoch: o.desired.Epoch}.write(w.dir) }},
 		{stepBoot, nil, func(ctx context.Context) error { return w.boot(ctx, o) }},
-		{stepConfirm, nil, func(context.Context) error { return mark{o.desired.Epoch, true}.write(w.dir) }},
+		w.confirmStep(o),
 	}
+}
+
+// confirmStep makes a VM that is down later one that ended, instead of one that
+// is still to boot. An agent that was killed between boot and this does it late.
+func (w *worker) confirmStep(o order) step {
+	return step{stepConfirm, nil, func(context.Context) error { return mark{o.desired.Epoch, true}.write(w.dir) }}
 }
 
 // resumeSteps let a VM go on whose disk found no room and has some now.

@@ -196,6 +196,8 @@ func (w *worker) plan(act action, o order) []step {
 		return w.startSteps(o)
 	case resume:
 		return w.resumeSteps()
+	case confirm:
+		return []step{w.confirmStep(o)}
 	case replace, stop:
 		return w.stopSteps(o)
 	case remove:
