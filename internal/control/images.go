@@ -127,10 +127,11 @@ func (c *Control) receive(body io.Reader, announced int64) (r *received, err err
 		return nil, diskError(err)
 	}
 	r = &received{path: tmp.Name()}
+	file := r // r itself is nil where an error is returned
 	defer func() {
 		tmp.Close()
 		if err != nil {
-			r.discard()
+			file.discard()
 		}
 	}()
 	hash := sha256.New()
