@@ -5,7 +5,7 @@
 set -euo pipefail
 shopt -s inherit_errexit
 cd "$(dirname "$(dirname "$(realpath "$0")")")"
-export PATH=$PATH:/usr/local/go/bin
+export PATH=/usr/local/go/bin:$PATH
 
 unformatted=$(git ls-files -z -c -o --exclude-standard '*.go' | xargs -0 gofmt -l)
 [ -z "$unformatted" ] || {

@@ -22,6 +22,8 @@ debian) shape=(--vcpus 2 --memory 1GiB) boot_limit=400 ;;
 	;;
 esac
 
+wait=(--wait --wait-timeout 180s)
+
 # ---- what a person sees -------------------------------------------------------
 
 begun=$(date +%s%3N) step='' step_begun=''
@@ -236,8 +238,6 @@ expect() {
 	fi
 }
 
-state() { bin/outcrop instance get "$instance" -o json | sed -n 's/^ *"state": "\(.*\)".*/\1/p'; }
-
 user_data_micro() {
 	proof_lines='outcrop-micro: (instance-id|user-data|script|ready)|^hello'
 	last1='script end status=0' last2='hello again' lines=7
@@ -273,13 +273,13 @@ user_data_debian() {
 # ---- the demo -----------------------------------------------------------------
 
 [ "$(id -u)" = 0 ] || die "it needs root: for libvirt, and to install packages"
-PATH=$PATH:/usr/local/go/bin
+export PATH=/usr/local/go/bin:$PATH
 
 step "install what is missing"
 scripts/deps.sh demo
 
 step "build"
-make --no-print-directory build
+make --no-print-directory build 2> >(sed '/^go: downloading /d' >&2)
 say "$(bin/outcrop version)"
 
 step "build the $image image (kept in images/cache)"
@@ -305,8 +305,8 @@ step "import the image"
 bin/outcrop image import --name "$image" "$disk" 2>/dev/null | show
 
 step "create an instance with user-data"
-instance=$(bin/outcrop instance create -q --name demo --image "$image" "${shape[@]}" --user-data "$work/first" --wait)
-say "$instance runs"
+bin/outcrop instance create --name demo --image "$image" "${shape[@]}" --user-data "$work/first" "${wait[@]}" 2>&1 | show
+instance=$(bin/outcrop instance list -q)
 prove "$work/first" "$last1" "$lines"
 note_devices
 
@@ -319,7 +319,7 @@ say "409"
 show <"$work/answer"
 
 step "stop it"
-bin/outcrop instance stop "$instance" --wait 2>&1 | show
+bin/outcrop instance stop "$instance" "${wait[@]}" 2>&1 | show
 
 step "PUT user-data while it is stopped"
 cat <<END | show
@@ -334,18 +334,18 @@ expect 200 "sha256:$(sha256 "$work/second")"
 say "200, userDataHash sha256:$(sha256 "$work/second")"
 
 step "start it"
-bin/outcrop instance start "$instance" --wait 2>&1 | show
+bin/outcrop instance start "$instance" "${wait[@]}" 2>&1 | show
 prove "$work/second" "$last2" "$lines"
 
 step "terminate it"
-bin/outcrop instance terminate "$instance" --wait 2>&1 | show
+bin/outcrop instance terminate "$instance" "${wait[@]}" 2>&1 | show
 
 step "look for what is left"
 await 20 "the removal of ${devices[*]:-nothing}" devices_are_gone
 [ -z "$(domains)" ] || die "a domain is left: $(domains)"
 left=$(find "$work/node/instances" -mindepth 1)
 [ -z "$left" ] || die "files of the instance are left: $left"
-bin/outcrop image delete "$image" >/dev/null
+bin/outcrop image delete -q "$image" >/dev/null
 stop_all
 for pid in "${watched[@]}"; do
 	! running "$pid" || die "process $pid is left: $(tr '\0' ' ' <"/proc/$pid/cmdline")"

@@ -5,7 +5,7 @@
 set -euo pipefail
 shopt -s inherit_errexit
 cd "$(dirname "$(dirname "$(realpath "$0")")")"
-export PATH=$PATH:/usr/local/go/bin
+export PATH=/usr/local/go/bin:$PATH
 
 if [ "$(id -u)" = 0 ]; then
 	scripts/deps.sh test
