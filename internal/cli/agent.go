@@ -91,7 +91,10 @@ func (a *app) runAgent(ctx context.Context, o agentOptions) error {
 	cfg := nodeagent.Config{
 		ServerURL: o.server, TokenFile: o.tokenFile, ID: o.id, DataDir: o.data, Hypervisor: h, Role: compute.Role(o.role),
 		Region: o.region, Zone: o.zone, VCPURatio: &o.vcpuRatio, MemoryRatio: &o.memRatio, Interval: o.interval,
-		Version: buildVersion().Version, Log: log,
+		Version: buildVersion().Version, Log: log, GuestAgent: cmp.Or(o.guestAgent, guestAgentBeside()),
+	}
+	if cfg.Network, err = o.openNetwork(log); err != nil {
+		return err
 	}
 	if at := a.getenv("OUTCROP_CRASH_AT"); at != "" { // tests of crashes; see node.CrashAt
 		once := cmp.Or(a.getenv("OUTCROP_CRASH_ONCE"), filepath.Join(o.data, "crashed"))
