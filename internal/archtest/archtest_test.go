@@ -41,7 +41,7 @@ var users = map[string][]string{
 	"cli":                {"cmd/outcrop"},
 	"hypervisor/fake":    {"cli"},
 	"hypervisor/libvirt": {"cli"},
-	"store":              {"cli", "control", "gateway", "store/storetest", "test"},
+	"store":              {"apptest", "cli", "control", "gateway", "store/storetest", "test"},
 }
 
 // vague names say nothing about what is inside.
