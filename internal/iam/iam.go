@@ -133,14 +133,14 @@ func Allow(c Caller, a Action, s Scope) error {
 		return fault.New(fault.Forbidden, "only the agent of node %q may do this (%s); use a token made with --role node --node %s", s.NodeID, a, s.NodeID)
 	case Node:
 		if slices.Contains(nodeActions, a) {
-			if c.NodeID == s.NodeID {
+			if c.NodeID != "" && c.NodeID == s.NodeID {
 				return nil
 			}
 			return fault.New(fault.Forbidden, "this token belongs to node %q, not to %q", c.NodeID, s.NodeID)
 		}
 	case Member:
 		if slices.Contains(memberActions, a) {
-			if c.ProjectID == s.ProjectID {
+			if c.ProjectID != "" && c.ProjectID == s.ProjectID {
 				return nil
 			}
 			return fault.New(fault.NotFound, "there is no project %q that this token can see", s.ProjectID)
