@@ -126,7 +126,8 @@ func startCluster() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	cmd = exec.Command(server, "-D", data, "-p", strconv.Itoa(port), "-k", dir, "-c", "listen_addresses=127.0.0.1", "-c", "max_connections=300")
+	cmd = exec.Command(server, "-D", data, "-p", strconv.Itoa(port), "-k", dir, "-c", "listen_addresses=127.0.0.1", "-c", "max_connections=300",
+		"-c", "fsync=off", "-c", "full_page_writes=off") // it is thrown away in any case
 	cmd.Dir = dir
 	// The kernel ends the server with the thread's process, even after a crash;
 	// the folder is left to the next start of the machine then.
