@@ -42,7 +42,7 @@ func DecodeHeartbeat(b []byte) (*Heartbeat, error) {
 // that it needs. A required count that is 0 may be absent: the slow path tells.
 func (h *Heartbeat) good() bool {
 	c := &h.Capacity
-	return h.Hostname != "" && fits(h.Hostname, maxHostname) &&
+	return (c.SampledAt == nil || PlausibleMoment(*c.SampledAt)) && h.Hostname != "" && fits(h.Hostname, maxHostname) &&
 		slices.Contains(compute.Roles, compute.Role(h.Role)) && slices.Contains(compute.Architectures, h.Architecture) &&
 		fits(h.Region, maxText) && fits(h.AvailabilityZone, maxText) && fits(h.BootID, maxText) && !strings.Contains(h.BootID, "\x00") && fits(h.MachineID, maxText) && fits(h.WakeOnLanMAC, maxText) &&
 		fits(c.Architecture, maxText) && fits(c.KVMVersion, maxText) &&
@@ -50,6 +50,10 @@ func (h *Heartbeat) good() bool {
 		c.ReservedVCPUs >= 0 && c.CommittedVCPUs >= 0 && c.ReservedMemoryBytes >= 0 && c.CommittedMemoryBytes >= 0 &&
 		goodRatio(c.VCPUOvercommitRatio) && goodRatio(c.MemoryOvercommitRatio) && goodCapabilities(h.Capabilities)
 }
+
+// PlausibleMoment reports whether t can be written as RFC 3339 in UTC, too: year 0
+// or 9999 in another zone may lie outside of it there.
+func PlausibleMoment(t time.Time) bool { y := t.UTC().Year(); return 0 <= y && y <= 9999 }
 
 func fits(s string, max int) bool { return len(s) <= max || utf8.RuneCountInString(s) <= max }
 
@@ -204,7 +208,7 @@ func (r fieldReader) moment(name string) *time.Time {
 		return nil
 	}
 	t, err := time.Parse(time.RFC3339Nano, s)
-	if err != nil {
+	if err != nil || !PlausibleMoment(t) {
 		r.fail(name, "must be a time as RFC 3339 writes it, e.g. 2026-04-15T12:00:00Z")
 		return nil
 	}

@@ -47,6 +47,7 @@ type Control struct {
 	used  *lastUsed
 	cons  *consoles
 	obs   *observations
+	beats *lastBeats
 	nodes atomic.Int64 // how many are known; only a single-node install asks
 	since time.Time    // when this server began to listen; see Liveness.Status
 	place *nudge
@@ -83,7 +84,7 @@ func New(o Options) (*Control, error) {
 	}
 	return &Control{
 		o: o, db: o.DB, log: o.Log, now: o.Now, hub: newHub(), keys: keys,
-		used: newLastUsed(), cons: newConsoles(), obs: newObservations(), since: o.Now(), place: newNudge(),
+		used: newLastUsed(), cons: newConsoles(), obs: newObservations(), beats: newLastBeats(), since: o.Now(), place: newNudge(),
 		converge: newNudge(), streams: newStreams(), name: rand.Text(),
 	}, nil
 }

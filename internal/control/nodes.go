@@ -15,35 +15,6 @@ import (
 
 const nodeIDRule = "is 1-63 of A-Z a-z 0-9 . _ -, the first a letter or digit"
 
-// Heartbeat records what a node says and answers with its record after the
-// commit (contract N-01, N-05 to N-07). h has been validated as a shape.
-func (c *Control) Heartbeat(ctx context.Context, who iam.Caller, nodeID string, h *api.Heartbeat) (api.Node, error) {
-	if err := iam.Allow(who, iam.RecordHeartbeat, iam.Scope{NodeID: nodeID}); err != nil {
-		return api.Node{}, err
-	}
-	if !compute.ValidNodeID(nodeID) {
-		return api.Node{}, fault.InvalidFields([]fault.Field{{Path: "nodeId", Message: nodeIDRule}})
-	}
-	b := store.Beat{NodeID: nodeID, Facts: c.facts(h), BootID: h.BootID, First: c.o.FirstNode}
-	if err := boundClaims(who, &b.Facts); err != nil {
-		return api.Node{}, err
-	}
-	if h.Capacity.SampledAt != nil {
-		b.SampledAt = *h.Capacity.SampledAt
-	}
-	if err := c.db.Heartbeat(ctx, &b); err != nil {
-		return api.Node{}, err
-	}
-	if b.Registered {
-		c.log.InfoContext(ctx, "node registered", "node", nodeID, "role", h.Role)
-		c.nodes.Add(1)
-		c.place.poke()
-	}
-	n := *b.Node
-	n.Liveness = compute.Liveness{SeenAt: b.SeenAt, SampledAt: b.SampledAt, BootID: b.BootID}
-	return c.nodeView(&n, b.SeenAt), nil
-}
-
 // boundClaims refuses a heartbeat that claims a role or zone other than the
 // token's (contract N-01).
 func boundClaims(who iam.Caller, f *compute.NodeFacts) error {
@@ -229,6 +200,7 @@ func (c *Control) DeleteNode(ctx context.Context, who iam.Caller, id string) err
 	if err == nil {
 		c.nodes.Add(-1)
 		c.obs.forget(id)
+		c.beats.forget(id)
 		c.hub.nudge(id)
 	}
 	return err

@@ -221,6 +221,10 @@ func registerOne(ctx context.Context, c *control.Control, node string) (string, 
 	if err != nil {
 		return "", err
 	}
-	_, err = c.Heartbeat(ctx, iam.Caller{Role: iam.Node, NodeID: node}, node, sample(node))
+	first, err := json.Marshal(sample(node))
+	if err != nil {
+		return "", err
+	}
+	_, err = c.Heartbeat(ctx, iam.Caller{Role: iam.Node, NodeID: node}, node, first)
 	return t.Secret, err
 }
