@@ -1,7 +1,7 @@
 # Bare `make` lists what there is to run. The texts are the ## comments.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-export PATH := $(PATH):/usr/local/go/bin
+export PATH := /usr/local/go/bin:$(PATH)
 
 IMAGE   ?= micro
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)

@@ -351,7 +351,7 @@ for pid in "${watched[@]}"; do
 	! running "$pid" || die "process $pid is left: $(tr '\0' ' ' <"/proc/$pid/cmdline")"
 done
 ! grep -F "$work" /proc/mounts || die "mounts are left"
-left=$(pgrep -af "$work" || true)
+left=$(grep -alsF "$work" /proc/[0-9]*/cmdline || true)
 [ -z "$left" ] || die "processes are left: $left"
 rm -rf "$work"
 say "no domain, no device, no file, no process"
