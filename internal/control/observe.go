@@ -38,6 +38,7 @@ func (c *Control) observe(ctx context.Context, nodeID string, in *api.SyncReques
 	c.obs.applied(nodeID, in, fresh, now)
 	if changed {
 		c.told(nodeID, true)
+		c.converge.poke() // the state may be another than was wished
 	}
 	return nil
 }
@@ -116,7 +117,7 @@ func volumeGone(tx *store.Tx, nodeID, id string) error {
 			if err := tx.DeleteVolume(id); err != nil {
 				return err
 			}
-			return tx.TouchNode(nodeID)
+			return tx.RoomChanged(nodeID)
 		}
 	}
 	return nil
