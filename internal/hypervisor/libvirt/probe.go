@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -80,8 +81,25 @@ func (d *Driver) probe(ctx context.Context) (findings, error) {
 	return findings{}, fmt.Errorf("no probe guest could be started: %w", last)
 }
 
+// probeDisks matches the boot sectors of probes.
+const probeDisks = "outcrop-probe-*.img"
+
+// probeOver is when a probe has ended for certain, if need be by its agent's death.
+const probeOver = 10 * time.Minute
+
+// sweepProbeDisks removes what agents left that were killed in a probe.
+func sweepProbeDisks(dir string, now time.Time) {
+	old, _ := filepath.Glob(filepath.Join(dir, probeDisks))
+	for _, path := range old {
+		if info, err := os.Lstat(path); err == nil && now.Sub(info.ModTime()) > probeOver {
+			_ = os.Remove(path)
+		}
+	}
+}
+
 func writeProbeDisk(dir string) (string, error) {
-	f, err := os.CreateTemp(dir, "outcrop-probe-*.img")
+	sweepProbeDisks(dir, time.Now())
+	f, err := os.CreateTemp(dir, probeDisks)
 	if err != nil {
 		return "", err
 	}

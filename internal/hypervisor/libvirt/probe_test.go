@@ -2,7 +2,11 @@ package libvirt
 
 import (
 	"context"
+	"errors"
+	"os"
+	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/outcrop-cloud/outcrop/internal/hypervisor"
 	"github.com/outcrop-cloud/outcrop/internal/hypervisor/libvirt/libvirtdtest"
@@ -46,5 +50,31 @@ func TestProbe(t *testing.T) {
 	})
 	if err != nil || !ok {
 		t.Errorf("under emulation the probe guest did not arrive: %v", err)
+	}
+}
+
+func TestProbeDisksOfTheDeadAreSwept(t *testing.T) {
+	dir := t.TempDir()
+	touch := func(name string, age time.Duration) string {
+		path := filepath.Join(dir, name)
+		at := time.Now().Add(-age)
+		if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Chtimes(path, at, at)); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	dead := touch("outcrop-probe-1.img", time.Hour)
+	alive, foreign := touch("outcrop-probe-2.img", time.Minute), touch("other.img", time.Hour)
+	mine, err := writeProbeDisk(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(dead); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("what a dead agent left: %v", err)
+	}
+	for _, path := range []string{alive, foreign, mine} {
+		if _, err := os.Stat(path); err != nil {
+			t.Error(err)
+		}
 	}
 }
