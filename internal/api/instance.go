@@ -23,10 +23,10 @@ type CreateInstance struct {
 	DataVolumes      []DataVolumeInput `json:"dataVolumes,omitempty"`
 	SubnetIDs        []string          `json:"subnetIds,omitempty"`
 	FloatingIPPool   string            `json:"floatingIPPool,omitempty"`
-	PlacementGroupID string            `json:"placementGroupId,omitempty"`
+	PlacementGroupID string            `json:"placementGroupId,omitempty" doc:"Id of a placement group of this project."`
 	InstanceProfile  string            `json:"instanceProfile,omitempty"`
-	Selectors        []string          `json:"selectors,omitempty"`
-	Countables       map[string]int64  `json:"countables,omitempty"`
+	Selectors        []string          `json:"selectors,omitempty" maxItems:"32" doc:"Conditions on the labels of its node, all of which have to hold: KEY, !KEY, KEY=VALUE, KEY!=VALUE, KEY in (A, B), KEY not in (A, B), KEY>=N."`
+	Countables       map[string]int64  `json:"countables,omitempty" doc:"Units of countable labels, like {\"capability.gpu.nvidia-l40s\": 1}."`
 }
 
 // DataVolumeInput asks for one data volume.
@@ -74,6 +74,10 @@ type Instance struct {
 	NetworkInterfaces               []NetworkInterface `json:"networkInterfaces"`
 	PrimaryPrivateIP                string             `json:"primaryPrivateIP" doc:"Empty until scheduled."`
 	PrivateIPAddress                string             `json:"privateIpAddress" doc:"AWS-parity alias of primaryPrivateIP."`
+	PlacementGroupID                string             `json:"placementGroupId,omitempty" doc:"The placement group that it was placed by; absent when it joined none, or once the group is deleted."`
+	PlacementGroupName              string             `json:"placementGroupName,omitempty"`
+	Selectors                       []string           `json:"selectors,omitempty" doc:"Conditions on the labels of its node."`
+	Countables                      map[string]int64   `json:"countables,omitempty" doc:"Units that it holds of its node, by label key."`
 	UserDataHash                    string             `json:"userDataHash,omitempty" doc:"sha256:<hex> over the user-data bytes; absent when there is none."`
 	MetadataOptions                 MetadataOptions    `json:"metadataOptions"`
 	PublicKeys                      []string           `json:"publicKeys,omitempty"`

@@ -14,6 +14,7 @@ const (
 	SubnetPrefix   = "subnet-"
 	VPCPrefix      = "vpc-"
 	SnapshotPrefix = "snap-"
+	GroupPrefix    = "pg-"
 )
 
 const (

@@ -121,6 +121,10 @@ type InstanceSpec struct {
 	StartOnNodeBoot bool
 	Metadata        MetadataOptions
 	SubnetID        string // of the primary interface
+	// Where it may stand, in force at every later move (lesson 17).
+	PlacementGroupID string           // dropped when the group is deleted (contract U-14)
+	Selectors        []Selector       // of its node
+	Countables       map[string]int64 // units by label key
 	// CloudInitID is the instance-id told to cloud-init where it is not the
 	// instance's own: after a start that asked to run everything again.
 	CloudInitID string

@@ -137,9 +137,12 @@ type Node struct {
 	Spec      NodeSpec
 	State     NodeState
 	Used      Usage
+	Held      map[string]int64 // units of countable labels that are allocated
 	Liveness  Liveness
 	CreatedAt time.Time
 	Revision  int64 // bumped by every change but the liveness
+	// Standing says since when each finding of Node.Findings stands.
+	Standing map[string]time.Time
 }
 
 // Reservation is the effective reservation and who wrote it. A value set by the

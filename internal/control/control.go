@@ -51,6 +51,9 @@ type Control struct {
 	nodes atomic.Int64 // how many are known; only a single-node install asks
 	since time.Time    // when this server began to listen; see Liveness.Status
 	place *nudge
+	fleet *fleet
+	// lastTold is when the placement loop last said why an instance waits.
+	lastTold map[string]time.Time
 	// converge wakes the loop that drives state towards desiredState.
 	converge *nudge
 	streams  *streams
@@ -84,7 +87,7 @@ func New(o Options) (*Control, error) {
 	}
 	return &Control{
 		o: o, db: o.DB, log: o.Log, now: o.Now, hub: newHub(), keys: keys,
-		used: newLastUsed(), cons: newConsoles(), obs: newObservations(), beats: newLastBeats(), since: o.Now(), place: newNudge(),
+		used: newLastUsed(), cons: newConsoles(), obs: newObservations(), beats: newLastBeats(), since: o.Now(), place: newNudge(), fleet: newFleet(), lastTold: map[string]time.Time{},
 		converge: newNudge(), streams: newStreams(), name: rand.Text(),
 	}, nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/outcrop-cloud/outcrop/internal/compute"
 	"github.com/outcrop-cloud/outcrop/internal/fault"
 	"github.com/outcrop-cloud/outcrop/internal/iam"
+	"github.com/outcrop-cloud/outcrop/internal/schedule"
 	"github.com/outcrop-cloud/outcrop/internal/store"
 )
 
@@ -37,14 +38,18 @@ func (c *Control) CreateInstance(ctx context.Context, who iam.Caller, project st
 }
 
 func (c *Control) insertInstance(tx *store.Tx, who iam.Caller, project string, spec compute.InstanceSpec, in *api.CreateInstance, userData []byte) (api.Instance, error) {
-	if err := projectExists(tx, project); err != nil {
-		return api.Instance{}, err
+	if spec.PlacementGroupID != "" {
+		// So that the group is not deleted meanwhile.
+		if _, err := tx.LockPlacement(); err != nil {
+			return api.Instance{}, err
+		}
 	}
-	img, err := launchImage(tx, project, spec.ImageID)
+	l, err := planLaunch(tx, project, spec, in)
 	if err != nil {
 		return api.Instance{}, err
 	}
-	if spec.RootVolumeBytes, err = rootSize(&spec, &img); err != nil {
+	spec = l.spec
+	if err := checkQuota(tx, project, l.ask()); err != nil {
 		return api.Instance{}, err
 	}
 	subnet, err := subnetFor(tx, project, in.SubnetIDs)
@@ -58,30 +63,34 @@ func (c *Control) insertInstance(tx *store.Tx, who iam.Caller, project string, s
 		}
 	}
 	agent := compute.Agent{Activation: compute.ActivationCommand}
-	if img.Tags[compute.ActivationTag] == string(compute.ActivationAutomatic) {
+	if l.image.Tags[compute.ActivationTag] == string(compute.ActivationAutomatic) {
 		agent.Activation = compute.ActivationAutomatic
 	}
 	spec.AgentEnabled = agent.Activation == compute.ActivationAutomatic // what the image ships is wanted, unless the create says otherwise
 	if in.AgentEnabled != nil {
 		spec.AgentEnabled = *in.AgentEnabled
 	}
-	volumes, err := dataVolumes(tx, project, &img, in.DataVolumes)
-	if err != nil {
-		return api.Instance{}, err
-	}
 	i := compute.Instance{
 		ProjectID: project, Spec: spec, State: compute.StateCreating, Goal: compute.GoalRunning, Epoch: 1,
 		Deadline: tx.Now.Add(compute.CreateDeadline), CreatedAt: tx.Now, RootVolumeID: compute.NewID(compute.VolumePrefix),
 	}
 	root := compute.Volume{ID: i.RootVolumeID, ProjectID: project, Device: "/dev/vda", SizeBytes: spec.RootVolumeBytes, Root: true, Auto: true, CreatedAt: tx.Now}
-	volumes = append([]compute.Volume{root}, volumes...)
-	if err := insertWithNewID(tx, &i, volumes); err != nil {
+	d := &store.Details{Agent: agent, Volumes: append([]compute.Volume{root}, l.volumes...)}
+	if l.group != nil {
+		d.GroupName = l.group.Name
+	}
+	if err := insertWithNewID(tx, &i, d.Volumes); err != nil {
+		return api.Instance{}, err
+	}
+	// Without a node yet: what it asks for counts for its project from now on.
+	asked := store.Allocation{InstanceID: i.ID, ProjectID: project, Purpose: store.Holding, Allocation: l.request.Allocation(schedule.Decision{})}
+	if err := tx.Allocate(&asked); err != nil {
 		return api.Instance{}, err
 	}
 	if err := tx.PutAgent(i.ID, &agent); err != nil {
 		return api.Instance{}, err
 	}
-	return instanceView(&i, &store.Details{Agent: agent, Volumes: volumes}, tx.Now), event(tx, &i, who.Name, "create", "")
+	return instanceView(&i, d, tx.Now), event(tx, &i, who.Name, "create", "")
 }
 
 func launchImage(tx *store.Tx, project, id string) (compute.Image, error) {
@@ -160,6 +169,7 @@ func launchSpec(in api.CreateInstance) (spec compute.InstanceSpec, userData []by
 		}
 	}
 	checkTags(in.Tags, add)
+	checkWishes(&spec, &in, add)
 	refuseUnbuilt(in, add)
 	return spec, userData, fault.InvalidFields(f)
 }
@@ -262,8 +272,7 @@ func refuseUnbuilt(in api.CreateInstance, add addField) {
 		path string
 		set  bool
 	}{
-		{"floatingIPPool", in.FloatingIPPool != ""}, {"placementGroupId", in.PlacementGroupID != ""}, {"instanceProfile", in.InstanceProfile != ""},
-		{"selectors", len(in.Selectors) > 0}, {"countables", len(in.Countables) > 0},
+		{"floatingIPPool", in.FloatingIPPool != ""}, {"instanceProfile", in.InstanceProfile != ""},
 	} {
 		if u.set {
 			add(u.path, "is not built yet in this version; leave it out")
@@ -463,7 +472,7 @@ func (c *Control) releaseAll(tx *store.Tx, i *store.Instance) error {
 	if err := failUpload(tx, i.ID); err != nil {
 		return err
 	}
-	return tx.Release(i.ID, i.NodeID)
+	return tx.Release(i.ID)
 }
 
 func event(tx *store.Tx, i *compute.Instance, actor, what, message string) error {

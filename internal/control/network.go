@@ -44,27 +44,28 @@ func subnetFor(tx *store.Tx, project string, asked []string) (store.Subnet, erro
 	return s, err
 }
 
-// plugIn gives an instance its interface: the next free address of the subnet and
-// a MAC for life.
-func plugIn(tx *store.Tx, i *compute.Instance, s store.Subnet) error {
+// nextInterface is an instance's interface: the next free address of the subnet
+// and a MAC for life. taken are addresses that are given out but not written yet;
+// nothing is written here.
+func nextInterface(tx *store.Tx, i *compute.Instance, s store.Subnet, taken map[netip.Addr]bool) (*vpc.Interface, error) {
 	var probe error
 	address, err := vpc.Next(s.CIDR, s.Last, func(a netip.Addr) bool {
-		taken, err := tx.AddressTaken(s.ID, a)
+		if taken[a] {
+			return true
+		}
+		used, err := tx.AddressTaken(s.ID, a)
 		probe = errors.Join(probe, err)
-		return taken && err == nil
+		return used && err == nil
 	})
 	if err = errors.Join(probe, err); err != nil {
-		return err
+		return nil, err
 	}
-	f := vpc.Interface{ID: compute.NewID(compute.NICPrefix), SubnetID: s.ID, InstanceID: i.ID, Address: address, AutoProvisioned: true}
+	f := &vpc.Interface{ID: compute.NewID(compute.NICPrefix), SubnetID: s.ID, InstanceID: i.ID, Address: address, AutoProvisioned: true}
 	for try := 0; ; try++ {
 		f.MAC = vpc.MACOf(f.ID, try)
 		taken, err := tx.MACTaken(s.ID, f.MAC)
-		if err != nil {
-			return err
-		}
-		if !taken {
-			return tx.InsertInterface(&f)
+		if err != nil || !taken {
+			return f, err
 		}
 	}
 }

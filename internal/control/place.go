@@ -2,7 +2,9 @@ package control
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -12,158 +14,350 @@ import (
 	"github.com/outcrop-cloud/outcrop/internal/vpc"
 )
 
-// placeBatch is how many waiting instances one transaction gives a node.
+// placeBatch is how many waiting instances one transaction looks at. Heartbeats
+// wait behind it, so it is short.
 const placeBatch = 200
 
 // placementPatience is how long an instance that would fit somewhere waits for
 // room before its launch fails with the reasons.
 const placementPatience = 2 * time.Minute
 
-// rootAllocation is the purpose of the allocation that an instance holds while it
-// exists, running or not: a stopped instance can always be started again.
-const rootAllocation = "instance"
-
-// placeWaiting gives every waiting instance a node. Snapshot, decision and the
-// allocation rows are of one serialised transaction, so parallel launches never
-// take the same room twice.
+// placeWaiting gives every waiting instance a node. Decision and allocation are of
+// one serialised transaction, so parallel launches never take the same room, seat
+// or quota twice (lesson 16).
 func (c *Control) placeWaiting(ctx context.Context) error {
-	for {
-		more, nodes, err := c.placeSome(ctx)
-		for _, id := range nodes {
+	var refused []refusal
+	for after := (store.Cursor{}); ; {
+		var b placedBatch
+		err := retryStale(func() (err error) {
+			b, err = c.placeSome(ctx, after)
+			return err
+		})
+		for _, id := range b.nodes {
 			c.hub.nudge(id)
 		}
-		if err != nil || !more {
+		if err != nil {
 			return err
 		}
+		refused = append(refused, b.refused...)
+		if b.seen < placeBatch {
+			return c.tellWaiting(ctx, refused)
+		}
+		after = b.last
 	}
 }
 
-func (c *Control) placeSome(ctx context.Context) (more bool, nodes []string, err error) {
+// placedBatch is what came of one transaction.
+type placedBatch struct {
+	seen    int
+	last    store.Cursor
+	nodes   []string
+	refused []refusal
+}
+
+// refusal is an instance that no node can take now.
+type refusal struct {
+	project, id string
+	request     schedule.Request
+	quota       string // why the project may not hold it; empty when it may
+	since       time.Time
+}
+
+func (c *Control) placeSome(ctx context.Context, after store.Cursor) (b placedBatch, err error) {
 	var waiting []store.Instance
 	err = c.db.Read(ctx, func(tx *store.Tx) error { // most runs find nothing, and need no write
-		waiting, err = tx.UnplacedInstances(1)
+		waiting, err = tx.UnplacedInstances(after, 1)
 		return err
 	})
 	if err != nil || len(waiting) == 0 {
-		return false, nil, err
+		return b, err
 	}
-	placed := 0
-	err = c.db.Write(ctx, func(tx *store.Tx) error {
-		nodes = nil
-		waiting, err := tx.UnplacedInstances(placeBatch)
+	err = c.whilePlacing(ctx, func(p *placing) error {
+		p.tracked = true
+		b = placedBatch{}
+		waiting, err := p.UnplacedInstances(after, placeBatch)
+		if err != nil || len(waiting) == 0 {
+			return err
+		}
+		details, err := p.DetailsOfUnplaced(after, placeBatch)
 		if err != nil {
 			return err
 		}
-		fleet, err := c.snapshot(tx)
-		if err != nil {
-			return err
-		}
-		for i := range waiting {
-			nodeID, err := c.placeOne(tx, fleet, &waiting[i])
-			if err != nil {
+		batch := newPlacementBatch(p)
+		for n := range waiting {
+			if err := batch.place(&waiting[n], details.Of(waiting[n].ID)); err != nil {
 				return err
 			}
-			if nodeID != "" {
-				nodes = append(nodes, nodeID)
-			}
 		}
-		placed = len(nodes)
-		more = len(waiting) == placeBatch && placed > 0
-		return nil
+		last := &waiting[len(waiting)-1]
+		b = placedBatch{len(waiting), store.After(last.CreatedAt, last.ID), batch.nodes, batch.refused}
+		return batch.write()
 	})
-	return more, nodes, err
+	return b, err
 }
 
-// snapshot is the whole fleet as placement sees it.
-func (c *Control) snapshot(tx *store.Tx) (*schedule.Snapshot, error) {
-	s := &schedule.Snapshot{}
-	for after := ""; ; {
-		page, err := tx.Nodes(after, 1000)
-		if err != nil {
-			return nil, err
-		}
-		for i := range page {
-			n := &page[i]
-			n.Spec.Computed = c.computed()
-			live, _ := n.Liveness.Status(tx.Now, c.since, c.o.HeartbeatInterval)
-			s.Nodes = append(s.Nodes, schedule.NodeOf(n, live, nil, nil))
-		}
-		if len(page) < 1000 {
-			return s, nil
-		}
-		after = page[len(page)-1].ID
-	}
+// placementBatch is the work of one transaction of the placement loop.
+type placementBatch struct {
+	*placing
+	groups  map[string]*schedule.Group
+	subnets map[string]*openSubnet
+	quotas  map[string]*projectRoom
+	placed  []store.Placed
+	nodes   []string
+	refused []refusal
 }
 
-func (c *Control) computed() bool { return c.o.SingleNode && c.nodes.Load() <= 1 }
+// openSubnet is a subnet with the addresses that the batch gives out.
+type openSubnet struct {
+	store.Subnet
+	taken map[netip.Addr]bool
+}
 
-func (c *Control) placeOne(tx *store.Tx, fleet *schedule.Snapshot, i *store.Instance) (nodeID string, err error) {
-	d, err := tx.DetailsOf(i.ID)
+func newPlacementBatch(p *placing) *placementBatch {
+	return &placementBatch{placing: p, groups: map[string]*schedule.Group{}, subnets: map[string]*openSubnet{}, quotas: map[string]*projectRoom{}}
+}
+
+// place decides on one instance.
+func (b *placementBatch) place(i *store.Instance, d *store.Details) error {
+	r, err := b.request(i, d)
 	if err != nil {
-		return "", err
+		return err
 	}
-	use := usage(i, d)
-	req := schedule.Request{Shape: i.Spec.Shape, DiskBytes: use.DiskBytes}
-	at := schedule.Place(fleet, req)
+	room, err := b.room(i.ProjectID)
+	if err != nil {
+		return err
+	}
+	ask := store.ProjectUsage{Instances: 1, Usage: r.Usage()}
+	if over := room.over(ask); len(over) > 0 {
+		b.refuse(i, r, quotaText(over))
+		return nil
+	}
+	at := b.pick(r)
 	if at.NodeID == "" {
-		return "", c.stillWaiting(tx, i, at)
+		b.refuse(i, r, "")
+		return nil
 	}
-	for n := range fleet.Nodes {
-		if fleet.Nodes[n].ID == at.NodeID {
-			u := &fleet.Nodes[n].Used
-			u.VCPUs, u.MemoryBytes, u.DiskBytes = u.VCPUs+use.VCPUs, u.MemoryBytes+use.MemoryBytes, u.DiskBytes+use.DiskBytes
+	a := r.Allocation(at)
+	placed := store.Placed{Instance: i, Allocation: store.Allocation{InstanceID: i.ID, ProjectID: i.ProjectID, Purpose: store.Holding, Allocation: a}}
+	if len(d.Interfaces) == 0 {
+		switch f, err := b.plug(i); {
+		case errors.Is(err, vpc.ErrExhausted):
+			i.Fail("the subnet has no free address left; terminate instances, or use another subnet, then start it again")
+			return b.c.save(b.Tx, i, "system", "unplaceable", "")
+		case err != nil:
+			return err
+		default:
+			placed.Interface = f
 		}
 	}
 	i.NodeID, i.Message = at.NodeID, ""
-	if err := c.settleIn(tx, i, d, use); err != nil {
-		if errors.Is(err, vpc.ErrExhausted) {
-			i.NodeID = ""
-			i.Fail("the subnet has no free address left; terminate instances, or use another subnet, then start it again")
-			return "", c.save(tx, i, "system", "unplaceable", "")
-		}
-		return "", err
-	}
-	return at.NodeID, c.save(tx, i, "system", "placed", "on node "+at.NodeID)
+	b.take(a)
+	room.add(ask)
+	b.placed = append(b.placed, placed)
+	b.nodes = append(b.nodes, at.NodeID)
+	return nil
 }
 
-// settleIn writes what the instance holds from now on: an address, its room on
-// the node, and where its volumes are.
-func (c *Control) settleIn(tx *store.Tx, i *store.Instance, d *store.Details, use compute.Usage) error {
-	if len(d.Interfaces) == 0 {
-		s, err := tx.Subnet(i.ProjectID, i.Spec.SubnetID)
+func (b *placementBatch) refuse(i *store.Instance, r schedule.Request, quota string) {
+	b.refused = append(b.refused, refusal{i.ProjectID, i.ID, r, quota, i.Deadline.Add(-compute.CreateDeadline)})
+}
+
+// request is what an instance asks of placement.
+func (b *placementBatch) request(i *store.Instance, d *store.Details) (schedule.Request, error) {
+	r := requestOf(&i.Instance, d)
+	id := i.Spec.PlacementGroupID
+	if id == "" {
+		return r, nil
+	}
+	g, known := b.groups[id]
+	if !known {
+		var err error
+		if g, err = groupOf(b.Tx, i.ProjectID, id); err != nil {
+			return r, err
+		}
+		b.groups[id] = g
+	}
+	r.Group = g
+	return r, nil
+}
+
+func (b *placementBatch) room(project string) (*projectRoom, error) {
+	if r, known := b.quotas[project]; known {
+		return r, nil
+	}
+	r, err := roomOf(b.Tx, project, true)
+	b.quotas[project] = r
+	return r, err
+}
+
+// plug chooses the address of an instance's interface.
+func (b *placementBatch) plug(i *store.Instance) (*vpc.Interface, error) {
+	s, known := b.subnets[i.Spec.SubnetID]
+	if !known {
+		read, err := b.Subnet(i.ProjectID, i.Spec.SubnetID)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if err := plugIn(tx, &i.Instance, s); err != nil {
-			return err
-		}
+		s = &openSubnet{read, map[netip.Addr]bool{}}
+		b.subnets[i.Spec.SubnetID] = s
 	}
-	for n := range d.Volumes {
-		d.Volumes[n].NodeID = i.NodeID
-		if err := tx.UpdateVolume(&d.Volumes[n]); err != nil {
-			return err
-		}
+	f, err := nextInterface(b.Tx, &i.Instance, s.Subnet, s.taken)
+	if err == nil {
+		s.Last = f.Address
+		s.taken[f.Address] = true
 	}
-	return tx.Allocate(i.ID, rootAllocation, i.NodeID, use)
+	return f, err
 }
 
-// stillWaiting says why an instance has no node yet, and ends the launch when
-// waiting cannot help or took too long (lesson 18).
-func (c *Control) stillWaiting(tx *store.Tx, i *store.Instance, d schedule.Decision) error {
-	why := reasons(d)
-	began := i.Deadline.Add(-compute.CreateDeadline)
-	if (!d.EverFits && d.Nodes > 0) || tx.Now.Sub(began) > placementPatience {
-		i.Fail("no node can take the instance: " + why + "; ask for less, or add a node, then start it again")
-		return c.save(tx, i, "system", "unplaceable", "")
+// write writes the decisions down.
+func (b *placementBatch) write() error {
+	if len(b.placed) == 0 {
+		return nil
+	}
+	return b.Place(b.placed)
+}
+
+// requestOf is what an instance asks of placement, but for its group. The durable
+// wishes of its spec fill it (lesson 17).
+func requestOf(i *compute.Instance, d *store.Details) schedule.Request {
+	return schedule.Request{Shape: i.Spec.Shape, DiskBytes: usage(i, d).DiskBytes, Countables: i.Spec.Countables, Selectors: i.Spec.Selectors}
+}
+
+// groupOf reads a placement group; nil when it is gone.
+func groupOf(tx *store.Tx, project, id string) (*schedule.Group, error) {
+	g, err := tx.PlacementGroup(project, id)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, nil
+	}
+	return &schedule.Group{ID: g.ID, Rule: g.Rule}, err
+}
+
+// moveRequest is what an instance that is on a node asks of placement in order to
+// go elsewhere: its wishes, and what it holds now.
+func moveRequest(tx *store.Tx, i *store.Instance) (schedule.Request, error) {
+	d, err := tx.DetailsOf(i.ID)
+	if err != nil {
+		return schedule.Request{}, err
+	}
+	r := requestOf(&i.Instance, d)
+	held, err := tx.Allocation(i.ID, store.Holding)
+	if err != nil {
+		return r, err
+	}
+	r.From = &held.Allocation
+	if i.Spec.PlacementGroupID == "" {
+		return r, nil
+	}
+	if r.Group, err = groupOf(tx, i.ProjectID, i.Spec.PlacementGroupID); err == nil && r.Group != nil {
+		r.Group.Partition = held.Seat.Partition // a member stays in its partition
+	}
+	return r, err
+}
+
+// maxTold bounds how many different refusals one run of the loop explains: each
+// takes a look at every node. The others are told at a later run.
+const maxTold = 16
+
+// tellAgain is how often a waiting instance is told anew what it waits for.
+const tellAgain = 10 * time.Second
+
+// tellWaiting says why instances have no node yet, and ends the launches that
+// waiting cannot help or that took too long (lesson 18). It looks at the fleet
+// outside of the write, so that nobody waits behind it.
+func (c *Control) tellWaiting(ctx context.Context, refused []refusal) error {
+	now := c.now()
+	due := refused[:0:0]
+	for _, r := range refused {
+		if now.Sub(c.lastTold[r.id]) >= tellAgain {
+			due = append(due, r)
+		}
+	}
+	if len(refused) == 0 {
+		clear(c.lastTold)
+	}
+	if len(due) == 0 {
+		return nil
+	}
+	decisions, err := c.explainAll(ctx, due)
+	if err != nil {
+		return err
+	}
+	return retryStale(func() error {
+		return c.db.Write(ctx, func(tx *store.Tx) error {
+			for n := range due {
+				d, ok := decisions[n]
+				if !ok {
+					continue
+				}
+				if err := c.stillWaiting(tx, &due[n], d); err != nil {
+					return err
+				}
+				c.lastTold[due[n].id] = now
+			}
+			return nil
+		})
+	})
+}
+
+// explainAll answers the decision on each refusal, equal ones once. Those that fit
+// by now are left out: the next run places them.
+func (c *Control) explainAll(ctx context.Context, due []refusal) (map[int]schedule.Decision, error) {
+	out := make(map[int]schedule.Decision, len(due))
+	err := c.lookAtFleet(ctx, func(_ *store.Tx, ix *schedule.Index) error {
+		seen := map[string]schedule.Decision{}
+		for n := range due {
+			if due[n].quota != "" {
+				out[n] = schedule.Decision{}
+				continue
+			}
+			key, err := json.Marshal(due[n].request)
+			if err != nil {
+				return err
+			}
+			d, known := seen[string(key)]
+			if !known {
+				if len(seen) == maxTold {
+					continue
+				}
+				d = ix.Place(due[n].request)
+				seen[string(key)] = d
+			}
+			if d.NodeID == "" {
+				out[n] = d
+			}
+		}
+		return nil
+	})
+	return out, err
+}
+
+// stillWaiting writes down why an instance has no node, if it still has none.
+func (c *Control) stillWaiting(tx *store.Tx, r *refusal, d schedule.Decision) error {
+	i, err := tx.InstanceByID(r.id)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil
+	}
+	if err != nil || i.State != compute.StateCreating || i.NodeID != "" {
+		return err
+	}
+	why := r.quota
+	if why == "" {
+		why = reasons(d)
+	}
+	hopeless := r.quota == "" && !d.EverFits && d.Nodes > 0
+	if hopeless || tx.Now.Sub(r.since) > placementPatience {
+		i.Fail("no node can take the instance: " + why + "; then start it again, or terminate it")
+		return c.save(tx, &i, "system", "unplaceable", "")
 	}
 	if i.Message == "waiting for a node: "+why {
 		return nil
 	}
 	i.Message = "waiting for a node: " + why
-	return c.save(tx, i, "system", "waiting", "")
+	return c.save(tx, &i, "system", "waiting", "")
 }
 
-// reasons is what a tenant may know of a refusal: counts, no names.
+// reasons is what a tenant may know of a refusal: counts and what would help, no
+// names.
 func reasons(d schedule.Decision) string {
 	if d.Nodes == 0 {
 		return "no node has reported yet"
@@ -173,5 +367,12 @@ func reasons(d schedule.Decision) string {
 	for i, r := range t.Reasons {
 		texts[i] = r.Text
 	}
-	return strings.Join(texts, ", ")
+	text := strings.Join(texts, ", ")
+	if t.Nearest != nil {
+		text += "; the nearest miss would do with this: " + t.Nearest.Fix
+	}
+	return text
 }
+
+// computed reports whether reservations are derived from the node's size.
+func (c *Control) computed() bool { return c.o.SingleNode && c.nodes.Load() <= 1 }

@@ -20,11 +20,15 @@ func instanceView(i *compute.Instance, d *store.Details, now time.Time) api.Inst
 		AgentActivation: string(a.Activation), AgentEnrollmentPending: a.EnrollmentPending, AgentEnrolledAt: optional(a.EnrolledAt),
 		Boot: bootView(&a.Boot), ForceStopping: i.ForceStopping && i.State == compute.StateStopping, StartOnNodeBoot: i.Spec.StartOnNodeBoot,
 		RootVolumeID: i.RootVolumeID, RootVolumeAutoProvisioned: true, NetworkInterfaces: []api.NetworkInterface{},
+		Selectors: selectorsView(i.Spec.Selectors), Countables: i.Spec.Countables,
 		MetadataOptions: metadataView(i.Spec.Metadata), PublicKeys: slices.Clone(i.Spec.PublicKeys), Tags: i.Spec.Tags,
 		CreatedAt: i.CreatedAt, LaunchedAt: optional(i.LaunchedAt),
 	}
 	if i.Spec.UserDataHash != "" {
 		v.UserDataHash = "sha256:" + i.Spec.UserDataHash
+	}
+	if d.GroupName != "" { // both go with the group (contract U-14)
+		v.PlacementGroupID, v.PlacementGroupName = i.Spec.PlacementGroupID, d.GroupName
 	}
 	for _, vol := range d.Volumes {
 		if !vol.Root {
@@ -67,6 +71,15 @@ func bootView(b *compute.BootOutcome) *api.BootCondition {
 		v.UserDataHash = "sha256:" + b.UserDataHash
 	}
 	return v
+}
+
+// selectorsView writes the conditions as a create takes them.
+func selectorsView(list []compute.Selector) []string {
+	var out []string
+	for _, s := range list {
+		out = append(out, s.String())
+	}
+	return out
 }
 
 func metadataView(m compute.MetadataOptions) api.MetadataOptions {

@@ -29,6 +29,9 @@ func (c *Control) AttachVolume(ctx context.Context, who iam.Caller, project, id 
 		if in.VolumeID == "" {
 			v := compute.Volume{ID: compute.NewID(compute.VolumePrefix), ProjectID: project, NodeID: i.NodeID, InstanceID: i.ID,
 				Device: device, SizeBytes: wholeSectors(in.SizeBytes), CreatedAt: tx.Now}
+			if err := roomForVolume(tx, i, v.SizeBytes); err != nil {
+				return "", err
+			}
 			if err := tx.InsertVolume(&v); err != nil {
 				return "", err
 			}
@@ -37,6 +40,25 @@ func (c *Control) AttachVolume(ctx context.Context, who iam.Caller, project, id 
 		}
 		return "attach-volume", c.reallocate(tx, i)
 	})
+}
+
+// roomForVolume refuses a new volume for which the project or the instance's node
+// has no room. Until the end of the transaction nobody else takes it.
+func roomForVolume(tx *store.Tx, i *store.Instance, size int64) error {
+	if err := checkQuota(tx, i.ProjectID, store.ProjectUsage{Usage: compute.Usage{DiskBytes: size}}); err != nil {
+		return err
+	}
+	if _, err := tx.LockPlacement(); err != nil {
+		return err
+	}
+	n, err := tx.Node(i.NodeID)
+	if err != nil {
+		return err
+	}
+	if free := n.Committable().DiskBytes - n.Used.DiskBytes; size > free {
+		return fault.Coded(fault.Conflict, "NO_ROOM", "the instance's node has too little disk free: %s needed, %s free; ask for less, or delete volumes there", sizeText(size), sizeText(max(0, free)))
+	}
+	return nil
 }
 
 func reattach(tx *store.Tx, i *store.Instance, project, volumeID, device string) error {
@@ -113,11 +135,16 @@ func (c *Control) reallocate(tx *store.Tx, i *store.Instance) error {
 	if err != nil {
 		return err
 	}
-	return tx.Allocate(i.ID, rootAllocation, i.NodeID, usage(i, d))
+	held, err := tx.Allocation(i.ID, store.Holding)
+	if err != nil {
+		return err
+	}
+	held.Usage = usage(&i.Instance, d)
+	return tx.Allocate(&held)
 }
 
 // usage is what an instance takes of its node.
-func usage(i *store.Instance, d *store.Details) compute.Usage {
+func usage(i *compute.Instance, d *store.Details) compute.Usage {
 	u := compute.Usage{VCPUs: i.Spec.Shape.VCPUs, MemoryBytes: i.Spec.Shape.MemoryBytes}
 	for _, v := range d.Volumes {
 		u.DiskBytes += v.SizeBytes
@@ -187,7 +214,7 @@ func discard(tx *store.Tx, v *compute.Volume) error {
 	if err := tx.UpdateVolume(v); err != nil {
 		return err
 	}
-	return tx.TouchNode(v.NodeID)
+	return tx.RoomChanged(v.NodeID)
 }
 
 // dataVolumes are the data volumes of a create: those of the image first, then

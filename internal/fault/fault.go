@@ -37,6 +37,7 @@ const (
 	NodeIDConflict      = "NODE_ID_CONFLICT"
 	NodeUnreachable     = "NODE_UNREACHABLE"
 	AlreadyExists       = "ALREADY_EXISTS"
+	QuotaExceeded       = "QUOTA_EXCEEDED" // details: api.QuotaExceeded
 )
 
 var defaults = map[Kind]struct {

@@ -91,6 +91,21 @@ const (
 	DeleteVolume Action = "compute:DeleteVolume"
 	ListSubnets  Action = "compute:ListSubnets"
 
+	CreatePlacementGroup    Action = "compute:CreatePlacementGroup"
+	ListPlacementGroups     Action = "compute:ListPlacementGroups"
+	GetPlacementGroup       Action = "compute:GetPlacementGroup"
+	UpdatePlacementGroup    Action = "compute:UpdatePlacementGroup"
+	DeletePlacementGroup    Action = "compute:DeletePlacementGroup"
+	ListPlacementViolations Action = "compute:ListPlacementViolations"
+	PlanRebalance           Action = "compute:PlanRebalance"
+	ExplainPlacement        Action = "compute:ExplainPlacement"
+
+	GetQuota      Action = "compute:GetQuota"
+	UpdateQuota   Action = "compute:UpdateQuota"
+	GetCapacity   Action = "compute:GetCapacity"
+	ListReadiness Action = "compute:ListReadiness"
+	GetAudit      Action = "compute:GetAudit"
+
 	ImportImage Action = "compute:ImportImage"
 	ListImages  Action = "compute:ListImages"
 	GetImage    Action = "compute:GetImage"
@@ -106,6 +121,8 @@ var memberActions = []Action{
 	TerminateInstance, GetConsole, ListEvents, PutUserData, DeleteUserData,
 	OpenConsole, EnableAgent, DisableAgent, GetAgentStatus, CreateImage, ModifyMetadataOptions,
 	AttachVolume, DetachVolume, ListVolumes, GetVolume, DeleteVolume, ListSubnets,
+	CreatePlacementGroup, ListPlacementGroups, GetPlacementGroup, UpdatePlacementGroup, DeletePlacementGroup,
+	ListPlacementViolations, PlanRebalance, ExplainPlacement, GetQuota,
 	ImportImage, ListImages, GetImage, DeleteImage,
 }
 

@@ -104,6 +104,16 @@ func (ix *Index) Snapshot() *Snapshot {
 	return s
 }
 
+// Each goes through the nodes in no order. They are the Index's own: read only,
+// and only until its next change.
+func (ix *Index) Each(yield func(*Node) bool) {
+	for _, e := range ix.nodes {
+		if !yield(e.Node) {
+			return
+		}
+	}
+}
+
 // SetLiveness says what a node's heartbeats make of it by now.
 func (ix *Index) SetLiveness(nodeID string, status compute.LivenessStatus) {
 	if e := ix.nodes[nodeID]; e != nil && e.Liveness != status {

@@ -115,6 +115,9 @@ type Tx struct {
 	c   *conn
 	// Now is the moment of the transaction on the platform's clock.
 	Now time.Time
+	// placementSeq is the number that LockPlacement drew in this part; 0: none yet.
+	placementSeq int64
+	rows         int // of one statement with many rows; see dialect
 }
 
 func (tx *Tx) exec(q string, args ...any) (int64, error) {

@@ -14,6 +14,7 @@ type Details struct {
 	Agent      compute.Agent
 	Interfaces []vpc.Interface  // primary first
 	Volumes    []compute.Volume // root first
+	GroupName  string           // of its placement group; empty when it is in none
 }
 
 // which says of which instances the details are wanted: a condition on their id.
@@ -54,6 +55,17 @@ func (tx *Tx) DetailsOn(nodeID string) (DetailsByID, error) {
 	return tx.details(which{`IN (SELECT id FROM instances WHERE node_id = $1 AND node_id <> '' AND state <> 'terminated')`, []any{nodeID}})
 }
 
+// DetailsOfUnplaced reads the details of the instances that UnplacedInstances reads
+// with the same arguments.
+func (tx *Tx) DetailsOfUnplaced(after Cursor, limit int) (DetailsByID, error) {
+	return tx.details(which{`IN (SELECT id FROM instances WHERE ` + unplaced + ` ORDER BY created_at, id LIMIT $3)`, []any{after.At, after.ID, limit}})
+}
+
+// DetailsOfGroup reads the details of the instances that GroupMembers reads.
+func (tx *Tx) DetailsOfGroup(groupID string) (DetailsByID, error) {
+	return tx.details(which{`IN (SELECT id FROM instances WHERE placement_group_id = $1 AND placement_group_id <> '' AND state <> 'terminated')`, []any{groupID}})
+}
+
 func (tx *Tx) details(w which) (DetailsByID, error) {
 	out := DetailsByID{}
 	err := tx.each(interfaceSelect+`WHERE f.instance_id `+w.condition+` ORDER BY f.device_index`, w.args, func(scan scanFunc) error {
@@ -69,6 +81,15 @@ func (tx *Tx) details(w which) (DetailsByID, error) {
 		v, err := scanVolume(scan)
 		d := out.Of(v.InstanceID)
 		d.Volumes = append(d.Volumes, v)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	err = tx.each(`SELECT i.id, g.name FROM instances i JOIN placement_groups g ON g.id = i.placement_group_id WHERE i.placement_group_id <> '' AND i.id `+w.condition, w.args, func(scan scanFunc) error {
+		var id, name string
+		err := scan(&id, &name)
+		out.Of(id).GroupName = name
 		return err
 	})
 	if err != nil {

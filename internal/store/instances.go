@@ -52,10 +52,13 @@ func (tx *Tx) InstancesOn(nodeID string) ([]Instance, error) {
 	return list(tx, instanceSelect+`WHERE node_id = $1 AND node_id <> '' AND state <> 'terminated' ORDER BY created_at, id`, []any{nodeID}, scanInstance)
 }
 
-// UnplacedInstances reads instances that wait for a node, oldest first.
-func (tx *Tx) UnplacedInstances(limit int) ([]Instance, error) {
-	return list(tx, instanceSelect+`WHERE state = 'creating' AND node_id = '' ORDER BY created_at, id LIMIT $1`, []any{limit}, scanInstance)
+// UnplacedInstances reads a page of the instances that wait for a node, oldest
+// first.
+func (tx *Tx) UnplacedInstances(after Cursor, limit int) ([]Instance, error) {
+	return list(tx, instanceSelect+`WHERE `+unplaced+` ORDER BY created_at, id LIMIT $3`, []any{after.At, after.ID, limit}, scanInstance)
 }
+
+const unplaced = `state = 'creating' AND node_id = '' AND (created_at, id) > ($1, $2)`
 
 // OverdueInstances reads a page of the instances whose deadline has passed,
 // longest overdue first; the cursor is of deadline and id.
@@ -96,10 +99,11 @@ func (tx *Tx) InsertInstance(i *compute.Instance, volumes []compute.Volume) erro
 		return err
 	}
 	if _, err := tx.exec(`INSERT INTO instances (id, project_id, image_id, node_id, spec, user_data_hash, state, message, goal, epoch, deadline,
-		force_stopping, root_volume_id, desired_state, changed_at, created_at, launched_at, terminated_at, version)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, 1)`,
+		force_stopping, root_volume_id, desired_state, changed_at, created_at, launched_at, terminated_at, placement_group_id, version)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, 1)`,
 		i.ID, i.ProjectID, i.Spec.ImageID, i.NodeID, string(spec), i.Spec.UserDataHash, string(i.State), i.Message, string(i.Goal), i.Epoch,
-		micros(i.Deadline), i.ForceStopping, i.RootVolumeID, i.Spec.DesiredState, micros(tx.Now), micros(i.CreatedAt), micros(i.LaunchedAt), micros(i.TerminatedAt)); err != nil {
+		micros(i.Deadline), i.ForceStopping, i.RootVolumeID, i.Spec.DesiredState, micros(tx.Now), micros(i.CreatedAt), micros(i.LaunchedAt), micros(i.TerminatedAt),
+		i.Spec.PlacementGroupID); err != nil {
 		return err
 	}
 	for n := range volumes {
@@ -118,9 +122,10 @@ func (tx *Tx) UpdateInstance(i *Instance) error {
 		return err
 	}
 	if err := tx.must(ErrStale, `UPDATE instances SET node_id = $3, spec = $4, user_data_hash = $5, state = $6, message = $7, goal = $8, epoch = $9,
-		deadline = $10, force_stopping = $11, launched_at = $12, terminated_at = $13, desired_state = $14, changed_at = $15, version = version + 1 WHERE id = $1 AND version = $2`,
+		deadline = $10, force_stopping = $11, launched_at = $12, terminated_at = $13, desired_state = $14, changed_at = $15, placement_group_id = $16,
+		version = version + 1 WHERE id = $1 AND version = $2`,
 		i.ID, i.version, i.NodeID, string(spec), i.Spec.UserDataHash, string(i.State), i.Message, string(i.Goal), i.Epoch,
-		micros(i.Deadline), i.ForceStopping, micros(i.LaunchedAt), micros(i.TerminatedAt), i.Spec.DesiredState, micros(tx.Now)); err != nil {
+		micros(i.Deadline), i.ForceStopping, micros(i.LaunchedAt), micros(i.TerminatedAt), i.Spec.DesiredState, micros(tx.Now), i.Spec.PlacementGroupID); err != nil {
 		return err
 	}
 	i.version++

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"fmt"
 	"net/netip"
 	"time"
 
@@ -75,13 +74,8 @@ func (tx *Tx) AddressTaken(subnetID string, a netip.Addr) (bool, error) {
 	return n > 0, err
 }
 
-// InsertInterface writes a card and notes its address as the subnet's latest.
-func (tx *Tx) InsertInterface(f *vpc.Interface) error {
-	if _, err := tx.exec(`INSERT INTO interfaces (id, subnet_id, instance_id, device_index, mac, address, auto, released_at)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, 0)`,
-		f.ID, f.SubnetID, f.InstanceID, f.DeviceIndex, f.MAC.String(), f.Address.String(), f.AutoProvisioned); err != nil {
-		return fmt.Errorf("giving out an address: %w", err)
-	}
+// setLastAddress notes a card's address as its subnet's latest.
+func (tx *Tx) setLastAddress(f *vpc.Interface) error {
 	_, err := tx.exec(`UPDATE subnets SET last_address = $2 WHERE id = $1`, f.SubnetID, f.Address.String())
 	return err
 }

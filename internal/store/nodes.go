@@ -2,12 +2,12 @@ package store
 
 import (
 	"encoding/json"
-	"fmt"
+	"time"
 
 	"github.com/outcrop-cloud/outcrop/internal/compute"
 )
 
-const nodeSelect = `SELECT n.id, n.state, n.facts, n.spec, n.created_at,
+const nodeSelect = `SELECT n.id, n.state, n.facts, n.spec, n.standing, n.created_at,
 	l.seen_at, l.sampled_at, l.boot_id, l.revision,
 	COALESCE((SELECT SUM(a.vcpus) FROM allocations a WHERE a.node_id = n.id), 0),
 	COALESCE((SELECT SUM(a.memory_bytes) FROM allocations a WHERE a.node_id = n.id), 0),
@@ -16,9 +16,9 @@ const nodeSelect = `SELECT n.id, n.state, n.facts, n.spec, n.created_at,
 	FROM nodes n JOIN node_liveness l ON l.node_id = n.id `
 
 func scanNode(scan scanFunc) (n compute.Node, err error) {
-	var facts, spec string
+	var facts, spec, standing string
 	var created, seen, sampled int64
-	if err = scan(&n.ID, &n.State, &facts, &spec, &created, &seen, &sampled, &n.Liveness.BootID, &n.Revision,
+	if err = scan(&n.ID, &n.State, &facts, &spec, &standing, &created, &seen, &sampled, &n.Liveness.BootID, &n.Revision,
 		&n.Used.VCPUs, &n.Used.MemoryBytes, &n.Used.DiskBytes); err != nil {
 		return n, err
 	}
@@ -27,17 +27,34 @@ func scanNode(scan scanFunc) (n compute.Node, err error) {
 	if err = json.Unmarshal([]byte(facts), &n.Facts); err == nil {
 		err = json.Unmarshal([]byte(spec), &n.Spec)
 	}
+	if err == nil && standing != "{}" {
+		err = json.Unmarshal([]byte(standing), &n.Standing)
+	}
 	return n, err
 }
 
 // Node reads one node; ErrNotFound.
 func (tx *Tx) Node(id string) (compute.Node, error) {
-	return one(tx, nodeSelect+`WHERE n.id = $1`, []any{id}, scanNode)
+	n, err := one(tx, nodeSelect+`WHERE n.id = $1`, []any{id}, scanNode)
+	if err != nil {
+		return n, err
+	}
+	held, err := tx.heldCountables(`node_id = $1`, id)
+	n.Held = held[id]
+	return n, err
 }
 
 // Nodes reads up to limit nodes with ids after the given one, in id order.
 func (tx *Tx) Nodes(after string, limit int) ([]compute.Node, error) {
-	return list(tx, nodeSelect+`WHERE n.id > $1 ORDER BY n.id LIMIT $2`, []any{after, limit}, scanNode)
+	rows, err := list(tx, nodeSelect+`WHERE n.id > $1 ORDER BY n.id LIMIT $2`, []any{after, limit}, scanNode)
+	if err != nil || len(rows) == 0 {
+		return nil, err
+	}
+	held, err := tx.heldCountables(`node_id >= $1 AND node_id <= $2`, rows[0].ID, rows[len(rows)-1].ID)
+	for i := range rows {
+		rows[i].Held = held[rows[i].ID]
+	}
+	return rows, err
 }
 
 // CountNodes is how many nodes are known.
@@ -45,32 +62,47 @@ func (tx *Tx) CountNodes() (n int64, err error) {
 	return n, tx.get(`SELECT COUNT(*) FROM nodes`, nil, &n)
 }
 
-func nodeColumns(n *compute.Node) (facts, spec string, err error) {
-	f, err := json.Marshal(n.Facts)
-	if err != nil {
-		return "", "", err
+// nodeColumns are the written forms of a node's facts, wishes and standing
+// findings, the last brought up to date.
+func nodeColumns(n *compute.Node, now time.Time) (columns [3]string, err error) {
+	n.Stand(now)
+	standing := n.Standing
+	if standing == nil {
+		standing = map[string]time.Time{}
 	}
-	s, err := json.Marshal(n.Spec)
-	return string(f), string(s), err
+	for i, v := range []any{n.Facts, n.Spec, standing} {
+		b, err := json.Marshal(v)
+		if err != nil {
+			return columns, err
+		}
+		columns[i] = string(b)
+	}
+	return columns, nil
 }
 
 func (tx *Tx) insertNode(n *compute.Node) error {
-	facts, spec, err := nodeColumns(n)
+	c, err := nodeColumns(n, tx.Now)
 	if err != nil {
 		return err
 	}
-	_, err = tx.exec(`INSERT INTO nodes (id, state, facts, spec, created_at) VALUES ($1, $2, $3, $4, $5)`,
-		n.ID, string(n.State), facts, spec, micros(n.CreatedAt))
+	if err := tx.placementChanged(n.ID); err != nil {
+		return err
+	}
+	_, err = tx.exec(`INSERT INTO nodes (id, state, facts, spec, standing, created_at) VALUES ($1, $2, $3, $4, $5, $6)`,
+		n.ID, string(n.State), c[0], c[1], c[2], micros(n.CreatedAt))
 	return err
 }
 
 // UpdateNode writes facts, spec and state of a node and bumps its revision.
 func (tx *Tx) UpdateNode(n *compute.Node) error {
-	facts, spec, err := nodeColumns(n)
+	c, err := nodeColumns(n, tx.Now)
 	if err != nil {
 		return err
 	}
-	if err := tx.must(ErrNotFound, `UPDATE nodes SET state = $2, facts = $3, spec = $4 WHERE id = $1`, n.ID, string(n.State), facts, spec); err != nil {
+	if err := tx.placementChanged(n.ID); err != nil {
+		return err
+	}
+	if err := tx.must(ErrNotFound, `UPDATE nodes SET state = $2, facts = $3, spec = $4, standing = $5 WHERE id = $1`, n.ID, string(n.State), c[0], c[1], c[2]); err != nil {
 		return err
 	}
 	return tx.get(`UPDATE node_liveness SET revision = revision + 1 WHERE node_id = $1 RETURNING revision`, []any{n.ID}, &n.Revision)
@@ -78,6 +110,9 @@ func (tx *Tx) UpdateNode(n *compute.Node) error {
 
 // DeleteNode forgets a node. The caller has made sure that nothing is placed there.
 func (tx *Tx) DeleteNode(id string) error {
+	if err := tx.placementChanged(id); err != nil {
+		return err
+	}
 	return tx.must(ErrNotFound, `DELETE FROM nodes WHERE id = $1`, id)
 }
 
@@ -94,25 +129,4 @@ func (tx *Tx) TouchNode(nodeID string) error {
 	}
 	_, err := tx.exec(`UPDATE node_liveness SET revision = revision + 1, desired = desired + 1 WHERE node_id = $1`, nodeID)
 	return err
-}
-
-// Allocate writes what an instance holds on a node; it replaces what it held for
-// the same purpose.
-func (tx *Tx) Allocate(instanceID, purpose, nodeID string, u compute.Usage) error {
-	_, err := tx.exec(`INSERT INTO allocations (instance_id, purpose, node_id, vcpus, memory_bytes, disk_bytes) VALUES ($1, $2, $3, $4, $5, $6)
-		ON CONFLICT (instance_id, purpose) DO UPDATE SET node_id = excluded.node_id, vcpus = excluded.vcpus,
-		memory_bytes = excluded.memory_bytes, disk_bytes = excluded.disk_bytes`,
-		instanceID, purpose, nodeID, u.VCPUs, u.MemoryBytes, u.DiskBytes)
-	if err != nil {
-		return fmt.Errorf("allocating on %s: %w", nodeID, err)
-	}
-	return tx.TouchNode(nodeID)
-}
-
-// Release gives back all that an instance holds.
-func (tx *Tx) Release(instanceID, nodeID string) error {
-	if _, err := tx.exec(`DELETE FROM allocations WHERE instance_id = $1`, instanceID); err != nil {
-		return err
-	}
-	return tx.TouchNode(nodeID)
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"runtime/debug"
 	"sync"
+
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // maxBatch bounds one shared transaction, so that its first caller does not wait
@@ -14,6 +16,22 @@ const maxBatch = 2048
 
 // ErrClosed: the database is closing and takes no more writes.
 var ErrClosed = errors.New("store: closed")
+
+// maxTries is how often a batch is tried that another server's writes cross.
+const maxTries = 5
+
+// crossed reports whether PostgreSQL ended a transaction because it and another
+// server's waited for each other. Tried again it goes through.
+func crossed(err error) bool {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && (pg.Code == sqlDeadlock || pg.Code == sqlSerialization)
+}
+
+// SQLSTATE codes of PostgreSQL.
+const (
+	sqlDeadlock      = "40P01"
+	sqlSerialization = "40001"
+)
 
 // write is one caller's part of a shared transaction: a function or a beat.
 type write struct {
@@ -123,7 +141,12 @@ func (w *writer) commit(batch []*write) {
 		}
 	}
 	if len(live) > 0 {
-		if err := w.transact(live); err != nil {
+		err := w.transact(live)
+		for try := 1; try < maxTries && crossed(err); try++ {
+			w.nodes.reset()
+			err = w.transact(live)
+		}
+		if err != nil {
 			w.nodes.reset()
 			for _, op := range live {
 				if op.err == nil {
@@ -148,7 +171,7 @@ func (w *writer) transact(batch []*write) error {
 	if err := c.control(ctx, w.db.dialect.begin); err != nil {
 		return err
 	}
-	tx := &Tx{ctx: ctx, c: c, Now: w.db.now()}
+	tx := &Tx{ctx: ctx, c: c, Now: w.db.now(), rows: w.db.dialect.beatChunk}
 	if err := w.apply(tx, batch); err != nil {
 		c.broken = true // the connection goes, and the transaction with it
 		return err
@@ -173,6 +196,9 @@ func (w *writer) apply(tx *Tx, batch []*write) error {
 		if err != nil {
 			return err
 		}
+		if crossed(perr) {
+			return perr
+		}
 		op.err = perr
 	}
 	if err := w.applyBeats(tx, beats); err != nil {
@@ -183,6 +209,7 @@ func (w *writer) apply(tx *Tx, batch []*write) error {
 
 // savepoint runs fn so that its failure undoes only its own work.
 func (tx *Tx) savepoint(fn func(*Tx) error) (part, whole error) {
+	tx.placementSeq = 0 // a part that is undone takes its number with it
 	if err := tx.c.control(tx.ctx, "SAVEPOINT part"); err != nil {
 		return nil, err
 	}
