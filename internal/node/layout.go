@@ -123,7 +123,7 @@ func (l layout) socket(id string) string {
 		return p
 	}
 	sum := sha256.Sum256([]byte(l.root))
-	return filepath.Join(socketRoot, hex.EncodeToString(sum[:4]), id)
+	return filepath.Join(socketRoot, hex.EncodeToString(sum[:4])+"-"+id)
 }
 
 // warnUnreachable tells of a folder on the way to the data directory, or itself,
