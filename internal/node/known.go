@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"slices"
 
 	"github.com/outcrop-cloud/outcrop/internal/api"
 	"github.com/outcrop-cloud/outcrop/internal/network"
@@ -47,32 +48,46 @@ func (k known) write(path string) error {
 // after takes in a newer word of the server. A VM that it does not name goes on
 // as it is (lesson 3), so its network does too for as long as the node has it.
 func (k known) after(subnets []api.DesiredSubnet, set []api.DesiredInstance, here func(id string) bool) known {
-	n := known{Subnets: append([]api.DesiredSubnet{}, subnets...), Instances: append([]api.DesiredInstance{}, set...)}
 	named := map[string]bool{}
 	for _, d := range set {
 		named[d.ID] = true
 	}
+	n := known{Subnets: slices.Concat(subnets, k.Subnets), Instances: slices.Clone(set)}
 	for _, d := range k.Instances {
 		if !named[d.ID] && here(d.ID) {
 			n.Instances = append(n.Instances, d)
 		}
 	}
-	have := map[string]bool{}
-	for _, s := range subnets {
-		have[s.ID] = true
-	}
-	used := map[string]bool{}
-	for _, d := range n.Instances {
-		for _, i := range d.Interfaces {
-			used[i.SubnetID] = true
+	return n.used()
+}
+
+// without is what is known when a VM that nobody names has left the node.
+func (k known) without(id string) known {
+	k.Instances = slices.DeleteFunc(slices.Clone(k.Instances), func(d api.DesiredInstance) bool { return d.ID == id })
+	return k.used()
+}
+
+// used keeps the subnets that somebody is on, each once: the newest word on it.
+func (k known) used() known {
+	wanted := map[string]bool{}
+	for _, d := range k.Instances {
+		for _, nic := range d.Interfaces {
+			wanted[nic.SubnetID] = true
 		}
 	}
+	subnets := []api.DesiredSubnet{}
 	for _, s := range k.Subnets {
-		if used[s.ID] && !have[s.ID] {
-			n.Subnets = append(n.Subnets, s)
+		if wanted[s.ID] {
+			subnets = append(subnets, s)
+			wanted[s.ID] = false
 		}
 	}
-	return n
+	k.Subnets = subnets
+	return k
+}
+
+func (k known) names(id string) bool {
+	return slices.ContainsFunc(k.Instances, func(d api.DesiredInstance) bool { return d.ID == id })
 }
 
 // nicMTU is that of every subnet's devices.

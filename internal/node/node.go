@@ -206,6 +206,16 @@ func (a *agent) openNetwork() error {
 	return nil
 }
 
+// learn is a newer word on networks and guests. It is written down before it takes
+// effect: what a crash then leaves is never more than the next agent knows of. a.mu
+// is held.
+func (a *agent) learn(k known) {
+	if err := k.write(a.dir.file(fileKnown)); err != nil {
+		a.log.Error("what is known of the networks cannot be kept; an agent that starts while the server is away will not serve them", "error", err)
+	}
+	a.know(k)
+}
+
 // know gives network and metadata service their newest word.
 func (a *agent) know(k known) {
 	a.known = k
@@ -277,6 +287,9 @@ func (a *agent) forget(w *worker) bool {
 		return false
 	}
 	delete(a.workers, w.id)
+	if a.known.names(w.id) {
+		a.learn(a.known.without(w.id))
+	}
 	return true
 }
 
@@ -289,7 +302,7 @@ func (a *agent) apply(resp api.SyncResponse, received time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.wires != nil {
-		a.applyNetwork(resp)
+		a.learn(a.known.after(resp.Subnets, resp.Instances, func(id string) bool { return a.workers[id] != nil }))
 	}
 	named := map[string]bool{}
 	for _, d := range resp.Instances {
@@ -306,16 +319,6 @@ func (a *agent) apply(resp api.SyncResponse, received time.Time) {
 		}
 	}
 	nudge(a.relist) // volumes may have to go
-}
-
-// applyNetwork writes down what is known before it takes effect: what a crash then
-// leaves is never more than the next agent knows of. a.mu is held.
-func (a *agent) applyNetwork(resp api.SyncResponse) {
-	k := a.known.after(resp.Subnets, resp.Instances, func(id string) bool { return a.workers[id] != nil })
-	if err := k.write(a.dir.file(fileKnown)); err != nil {
-		a.log.Error("what is known of the networks cannot be kept; an agent that starts while the server is away will not serve them", "error", err)
-	}
-	a.know(k)
 }
 
 // changed says that something observed has changed; many such make one sync.
