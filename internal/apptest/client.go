@@ -134,13 +134,20 @@ func (a *Answer) Refused(status int, code string) Refusal {
 	return r
 }
 
-// Fields are the paths of a refusal's fields, in order.
+// Paths are the places of a refusal's fields, in order.
 func (r Refusal) Paths() []string {
 	var out []string
 	for _, f := range r.Fields {
 		out = append(out, f.Path)
 	}
 	return out
+}
+
+// Code is the code of a refusal, empty for none.
+func (a *Answer) Code() string {
+	var r Refusal
+	_ = json.Unmarshal(a.Body, &r)
+	return r.Code
 }
 
 // Instance reads an instance.

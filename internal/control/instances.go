@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"encoding/base64"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"strconv"
@@ -232,19 +233,36 @@ func checkUserData(text *string, add addField) []byte {
 	return nil
 }
 
+// validKeyLine reports whether line is a whole OpenSSH public key: one that was cut
+// while it was copied would lock its owner out.
 func validKeyLine(line string) bool {
 	kind, rest, ok := strings.Cut(line, " ")
 	if !ok || len(line) > 16384 || strings.ContainsAny(line, "\r\n\x00") {
 		return false
 	}
-	blob, _, _ := strings.Cut(rest, " ")
-	b, err := base64.StdEncoding.DecodeString(blob)
-	if err != nil || len(b) < 4 {
+	text, _, _ := strings.Cut(rest, " ")
+	blob, err := base64.StdEncoding.DecodeString(text)
+	if err != nil {
 		return false
 	}
-	// The blob begins with its own kind (RFC 4253 section 6.6).
-	n := int(b[0])<<24 | int(b[1])<<16 | int(b[2])<<8 | int(b[3])
-	return n == len(kind) && len(b) > 4+n && string(b[4:4+n]) == kind
+	fields := sshFields(blob)
+	return len(fields) >= 2 && string(fields[0]) == kind // the blob begins with its own kind
+}
+
+// sshFields takes a key's blob apart, which is strings with their lengths before
+// them (RFC 4253 section 6.6, RFC 4251 section 5); nil where it is not whole.
+func sshFields(b []byte) (fields [][]byte) {
+	for len(b) > 0 {
+		if len(b) < 4 {
+			return nil
+		}
+		n := binary.BigEndian.Uint32(b)
+		if b = b[4:]; uint64(n) > uint64(len(b)) {
+			return nil
+		}
+		fields, b = append(fields, b[:n]), b[n:]
+	}
+	return fields
 }
 
 // Bounds of tags, as EC2 has them.
