@@ -113,5 +113,5 @@ type errMissing string
 func (e errMissing) Error() string { return string(e) }
 
 func benchmarks() []benchmark {
-	return heartbeats()
+	return append(heartbeats(), gatewayBenchmarks()...)
 }
