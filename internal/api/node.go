@@ -87,9 +87,13 @@ type Node struct {
 	CommittableMemoryBytes   int64             `json:"committableMemoryBytes" doc:"floor((total - reserved) x overcommit); derived, never stored."`
 	CommittedVCPUs           int64             `json:"committedVCPUs" doc:"Sum of the platform's own allocations."`
 	CommittedMemoryBytes     int64             `json:"committedMemoryBytes" doc:"Sum of the platform's own allocations, bytes."`
+	CommittedDiskBytes       int64             `json:"committedDiskBytes" doc:"Sum of the platform's own allocations, and of detached volumes on the node, bytes."`
 	Capabilities             map[string]string `json:"capabilities,omitempty" doc:"Labels in effect: declared over detected."`
 	DeclaredCapabilities     map[string]string `json:"declaredCapabilities,omitempty"`
 	DetectedCapabilities     map[string]string `json:"detectedCapabilities,omitempty"`
+	Overrides                []LabelOverride   `json:"overrides,omitempty" doc:"Labels whose declared value wins over what was detected."`
+	CommittedCapabilities    map[string]int64  `json:"committedCapabilities,omitempty" doc:"Units of each countable label that are allocated; an absent key means none. May exceed the total after an operator shrank it."`
+	FreeCapabilities         map[string]int64  `json:"freeCapabilities,omitempty" doc:"Units of each countable label that are free, never below zero; an absent key is not reported, which is not zero."`
 	Findings                 []Finding         `json:"findings,omitempty"`
 	HeartbeatIntervalSeconds int64             `json:"heartbeatIntervalSeconds"`
 	LastSeenAt               time.Time         `json:"lastSeenAt"`
@@ -106,9 +110,11 @@ type NodeLiveness struct {
 
 // Finding is one readiness finding of a node.
 type Finding struct {
-	Code    string     `json:"code"`
-	Message string     `json:"message" doc:"What it means and what to do."`
-	Since   *time.Time `json:"since,omitempty"`
+	Code    string `json:"code"`
+	Message string `json:"message" doc:"What it means."`
+	// NextStep is the platform's to fill in; an agent need not.
+	NextStep string     `json:"nextStep,omitempty" doc:"What to do about it."`
+	Since    *time.Time `json:"since,omitempty"`
 }
 
 // PatchNode is the body of PATCH /v1/compute/nodes/{id} (contract N-08). A field

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
 // Labels that say where a node stands. The zone's is published from the node's
@@ -107,10 +108,10 @@ func readable(key, value string) bool {
 // fine. The limits are those of a heartbeat's capabilities (contract N-02).
 func CheckDeclaredLabel(key, value string) error {
 	switch {
-	case key == "" || len(key) > 253:
-		return fmt.Errorf("a label's key has 1 to 253 characters, this one has %d", len(key))
-	case len(value) > 1024:
-		return fmt.Errorf("the value of a label has at most 1,024 characters, this one has %d", len(value))
+	case key == "" || utf8.RuneCountInString(key) > 253:
+		return fmt.Errorf("a label's key has 1 to 253 characters, this one has %d", utf8.RuneCountInString(key))
+	case utf8.RuneCountInString(value) > 1024:
+		return fmt.Errorf("the value of a label has at most 1,024 characters, this one has %d", utf8.RuneCountInString(value))
 	case key == LabelZone:
 		return fmt.Errorf("%s follows the node's availability zone; set the zone where the node's agent is configured", key)
 	case strings.HasPrefix(key, topologyPrefix) && labelKinds[key] == "":

@@ -79,6 +79,9 @@ func (c *Control) beat(ctx context.Context, who iam.Caller, b *store.Beat) error
 	if err := c.db.Heartbeat(ctx, b); err != nil {
 		return err
 	}
+	if b.Before != nil {
+		c.logOverrides(ctx, b.Before, b.Node)
+	}
 	if b.Registered {
 		c.log.InfoContext(ctx, "node registered", "node", b.NodeID, "role", string(b.Facts.Role))
 		c.nodes.Add(1)

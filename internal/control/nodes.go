@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/outcrop-cloud/outcrop/internal/api"
@@ -105,16 +106,41 @@ func (c *Control) UpdateNode(ctx context.Context, who iam.Caller, id string, in 
 	if err := CheckPatchNode(in); err != nil {
 		return api.Node{}, err
 	}
-	var n compute.Node
+	var before, n compute.Node
 	err := c.db.Write(ctx, func(tx *store.Tx) (err error) {
 		if n, err = c.node(tx, id); err != nil {
 			return err
 		}
+		before = n
 		patchSpec(&n.Spec, in)
 		return tx.UpdateNode(&n)
 	})
+	if err != nil {
+		return api.Node{}, err
+	}
+	c.logOverrides(ctx, &before, &n)
 	c.place.poke() // there may be more room now
-	return c.nodeView(&n, c.now()), err
+	return c.nodeView(&n, c.now()), nil
+}
+
+// logOverrides notes the labels whose declared value wins over what was detected,
+// when they are others than before (contract N-15). before is nil for a new node.
+func (c *Control) logOverrides(ctx context.Context, before, now *compute.Node) {
+	var had []compute.Override
+	if before != nil {
+		_, had = before.Labels()
+	}
+	_, has := now.Labels()
+	for _, o := range has {
+		if !slices.Contains(had, o) {
+			c.log.InfoContext(ctx, "a declared label overrides what was detected", "node", now.ID, "label", o.Key, "declared", o.Declared, "detected", o.Detected)
+		}
+	}
+	for _, o := range had {
+		if !slices.ContainsFunc(has, func(h compute.Override) bool { return h.Key == o.Key }) {
+			c.log.InfoContext(ctx, "a declared label overrides nothing any more", "node", now.ID, "label", o.Key)
+		}
+	}
 }
 
 // CheckPatchNode names every problem that a change of a node has by itself.
@@ -135,12 +161,11 @@ func CheckPatchNode(in api.PatchNode) error {
 	count("reservedMemoryBytes", in.ReservedMemoryBytes)
 	ratio("vcpuOvercommitRatio", in.VCPUOvercommitRatio)
 	ratio("memoryOvercommitRatio", in.MemoryOvercommitRatio)
-	for k, v := range in.DeclaredCapabilities {
-		if k == "" || len([]rune(k)) > maxDeclaredKey {
-			add("declaredCapabilities", fmt.Sprintf("has a key that is empty or longer than %d characters", maxDeclaredKey))
-		}
-		if v != nil && len([]rune(*v)) > maxDeclaredValue {
-			add("declaredCapabilities."+k, fmt.Sprintf("is longer than %d characters", maxDeclaredValue))
+	for _, k := range slices.Sorted(maps.Keys(in.DeclaredCapabilities)) {
+		if v := in.DeclaredCapabilities[k]; v == nil {
+			continue // a label may always be taken back
+		} else if err := compute.CheckDeclaredLabel(k, *v); err != nil {
+			add("declaredCapabilities."+k, err.Error())
 		}
 	}
 	return fault.InvalidFields(f)
@@ -206,12 +231,6 @@ func (c *Control) DeleteNode(ctx context.Context, who iam.Caller, id string) err
 	return err
 }
 
-// Bounds of declared labels, in characters: those of a heartbeat's (contract N-02).
-const (
-	maxDeclaredKey   = 253
-	maxDeclaredValue = 1024
-)
-
 // nodeView renders a node for the wire. What is derived is derived here, on
 // every read.
 func (c *Control) nodeView(n *compute.Node, now time.Time) api.Node {
@@ -231,13 +250,19 @@ func (c *Control) nodeView(n *compute.Node, now time.Time) api.Node {
 		},
 		ReservedVCPUs: r.VCPUs, ReservedMemoryBytes: r.MemoryBytes, ReservationSource: string(source),
 		CommittableVCPUs: room.VCPUs, CommittableMemoryBytes: room.MemoryBytes,
-		CommittedVCPUs: n.Used.VCPUs, CommittedMemoryBytes: n.Used.MemoryBytes,
+		CommittedVCPUs: n.Used.VCPUs, CommittedMemoryBytes: n.Used.MemoryBytes, CommittedDiskBytes: n.Used.DiskBytes,
 		DetectedCapabilities: n.Facts.Capabilities, DeclaredCapabilities: n.Spec.DeclaredCapabilities,
 		HeartbeatIntervalSeconds: int64(c.o.HeartbeatInterval / time.Second),
 		LastSeenAt:               n.Liveness.SeenAt, CreatedAt: n.CreatedAt,
 	}
 	v.VCPUOvercommitRatio, v.MemoryOvercommitRatio = n.Ratios()
-	v.Capabilities, _ = n.Labels()
+	var overrides []compute.Override
+	v.Capabilities, overrides = n.Labels()
+	for _, o := range overrides {
+		v.Overrides = append(v.Overrides, api.LabelOverride{Key: o.Key, Declared: o.Declared, Detected: o.Detected})
+	}
+	v.CommittedCapabilities = n.Held
+	v.FreeCapabilities = compute.FreeCountables(compute.Countables(v.Capabilities), n.Held)
 	v.Liveness = c.liveness(n, now)
 	v.Findings = c.findings(n, &v, now)
 	return v
@@ -262,19 +287,42 @@ func (c *Control) liveness(n *compute.Node, now time.Time) api.NodeLiveness {
 // maxSkew is how far a node's clock may be off before that is a finding.
 const maxSkew = 30 * time.Second
 
+// nextSteps says what to do about findings that bring no step of their own: those
+// of agents, and those that heartbeats show.
+var nextSteps = map[string]string{
+	"ClockSkew":             "set the node's clock by NTP",
+	"Unreachable":           "look at the node and its network, and there at: journalctl -u outcrop-node",
+	"LowDisk":               "make room on the node, or move instances away",
+	"HypervisorUnreachable": "look at libvirt on the node: systemctl status libvirtd virtqemud",
+	"NoKVM":                 "enable virtualisation in the firmware, or nested virtualisation where the node is a VM itself",
+	"NoLimits":              "give libvirt control groups on the node",
+	"NetworkTrouble":        "look at the node's agent: journalctl -u outcrop-node",
+	"NoSystemd":             "reserve memory by other means, or run the node with systemd",
+}
+
 // findings are what an operator should know about a node: what its agent found,
 // and what the platform sees.
 func (c *Control) findings(n *compute.Node, v *api.Node, now time.Time) []api.Finding {
 	out := c.obs.findings(n.ID)
 	if s := v.Liveness.ClockSkewMS; s != nil && time.Duration(max(*s, -*s))*time.Millisecond > maxSkew {
 		out = append(out, api.Finding{Code: "ClockSkew", Message: fmt.Sprintf(
-			"the node's clock is %s off; liveness does not depend on it, certificates do: set it by NTP", (time.Duration(*s) * time.Millisecond).Round(time.Second))})
+			"the node's clock is %s off; liveness does not depend on it, certificates do", (time.Duration(*s) * time.Millisecond).Round(time.Second))})
 	}
-	if v.ReservedVCPUs > n.Facts.Capacity.TotalVCPUs || v.ReservedMemoryBytes > n.Facts.Capacity.TotalMemoryBytes {
-		out = append(out, api.Finding{Code: "ReservationAboveTotal", Message: "the reservation is larger than the node, so nothing fits; lower it with: outcrop node update"})
+	if v.Liveness.Status == string(compute.LivenessUnreachable) {
+		since := v.Liveness.Since
+		out = append(out, api.Finding{Code: "Unreachable", Message: "the node does not report; what runs there is not known, and nothing is placed there", Since: &since})
 	}
-	if n.Used.VCPUs > v.CommittableVCPUs || n.Used.MemoryBytes > v.CommittableMemoryBytes {
-		out = append(out, api.Finding{Code: "OverCommitted", Message: "more is committed than may be; what runs goes on, nothing new is placed until it is less"})
+	for _, f := range n.Findings() {
+		found := api.Finding{Code: f.Code, Message: f.Message, NextStep: f.Next}
+		if since, ok := n.Standing[f.Code]; ok {
+			found.Since = &since
+		}
+		out = append(out, found)
+	}
+	for i := range out {
+		if out[i].NextStep == "" {
+			out[i].NextStep = nextSteps[out[i].Code]
+		}
 	}
 	return out
 }

@@ -27,6 +27,8 @@ type Beat struct {
 	SeenAt time.Time
 	// Registered: this beat made the node known.
 	Registered bool
+	// Before is the record as it was, where this beat changed its facts.
+	Before *compute.Node
 }
 
 // Heartbeat writes a beat and returns after the commit. Beats that wait together
@@ -154,6 +156,7 @@ func (w *writer) beatAlone(tx *Tx, op *write) error {
 
 func (tx *Tx) beat(b *Beat) (node *compute.Node, registered bool, err error) {
 	n, err := tx.Node(b.NodeID)
+	b.Before = nil
 	switch {
 	case errors.Is(err, ErrNotFound):
 		n = compute.Node{ID: b.NodeID, Facts: b.Facts, Spec: b.First, State: compute.NodeReady, CreatedAt: tx.Now, Revision: 1}
@@ -164,7 +167,8 @@ func (tx *Tx) beat(b *Beat) (node *compute.Node, registered bool, err error) {
 	case err != nil:
 		return nil, false, err
 	case !n.Facts.Equal(&b.Facts):
-		n.Facts = b.Facts
+		before := n
+		b.Before, n.Facts = &before, b.Facts
 		if err := tx.UpdateNode(&n); err != nil {
 			return nil, false, err
 		}
