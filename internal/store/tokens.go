@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"time"
 
@@ -158,6 +159,7 @@ func (g *authGate) run() {
 		case <-g.quit:
 			return
 		}
+		runtime.Gosched() // whoever is about to ask joins
 		g.mu.Lock()
 		r := g.next
 		g.next = nil
