@@ -7,6 +7,10 @@
 # which is looked at, not assumed. It ends with "DEMO OK" and 0; otherwise it
 # says where it stopped and shows the ends of the logs. OUTCROP_DEMO_KEEP=1 keeps
 # the folder after a failure.
+#
+# It uses the libvirtd of this machine where one runs. Where none does, or where
+# another Outcrop node has networks that must not be touched, everything happens
+# in a network namespace with a libvirtd of its own.
 set -Eeuo pipefail
 shopt -s inherit_errexit
 
@@ -55,10 +59,10 @@ die() {
 
 # await SECONDS WHAT COMMAND...: until the command succeeds.
 await() {
-	local seconds=$1 what=$2 begun=$SECONDS
+	local seconds=$1 what=$2 end=$((SECONDS + $1))
 	shift 2
 	until "$@"; do
-		((SECONDS - begun < seconds)) || die "$what did not happen within $seconds s"
+		((SECONDS < end)) || die "$what did not happen within $seconds s"
 		alive
 		sleep 0.2
 	done
@@ -66,8 +70,11 @@ await() {
 
 # ---- the end, whatever came before --------------------------------------------
 
-work='' problem='' server_pid='' node_pid='' uri='' private='' instance=''
+work='' problem='' server_pid='' node_pid='' uri='' private='' instance='' netns='' forward=''
 watched=() devices=() # pids and network devices that must be gone at the end
+
+inside=() # what puts a command into the network namespace
+outcrop() { "${inside[@]}" bin/outcrop "$@"; }
 
 running() { [ -n "$1" ] && kill -0 "$1" 2>/dev/null; }
 
@@ -96,8 +103,30 @@ domains() {
 	done
 }
 
+# routers is where the node keeps its routers: see internal/cli/agent.go.
+routers() { echo "/run/outcrop/$(printf %s "$work/node" | sha256sum | cut -c 1-8)"; }
+
+remove_routers() {
+	local dir router
+	dir=$(routers)
+	for router in "$dir"/routers/*; do
+		[ ! -e "$router" ] || umount -l "$router" || true
+	done
+	rm -rf "$dir"
+	rmdir /run/outcrop 2>/dev/null || true
+}
+
+# remove_rules undoes what a node leaves in the machine's own network namespace.
+remove_rules() {
+	local family
+	for family in bridge inet; do
+		nft delete table "$family" outcrop 2>/dev/null || true
+	done
+	echo "$forward" >/proc/sys/net/ipv4/ip_forward
+}
+
 stop_all() {
-	local name
+	local name device
 	[ -z "$node_pid" ] || end_process "$node_pid"
 	[ -z "$server_pid" ] || end_process "$server_pid"
 	node_pid='' server_pid=''
@@ -107,8 +136,14 @@ stop_all() {
 			virsh -q -c "$uri" undefine "$name" >/dev/null 2>&1 || true
 		done
 	fi
+	for device in "${devices[@]}"; do
+		"${inside[@]}" ip link delete "$device" 2>/dev/null || true
+	done
+	[ -z "$work" ] || remove_routers
+	[ -z "$forward" ] || remove_rules
 	[ -z "$private" ] || scripts/libvirtd-private.sh stop "$private" || true
-	uri='' private=''
+	[ -z "$netns" ] || ip netns delete "$netns" || true
+	uri='' private='' netns='' forward='' inside=()
 }
 
 tails() {
@@ -153,20 +188,24 @@ trap 'problem=${problem:-"${BASH_SOURCE[0]##*/}:$LINENO: $BASH_COMMAND"}' ERR
 # ---- the parts ----------------------------------------------------------------
 
 start_libvirtd() {
-	if timeout 10 virsh -q -c qemu:///system version >/dev/null 2>&1; then
-		uri=qemu:///system
-		say "this machine's own, $uri"
+	if ! compgen -G '/sys/class/net/oc[tbrx]*' >/dev/null && timeout 10 virsh -q -c qemu:///system version >/dev/null 2>&1; then
+		uri=qemu:///system forward=$(cat /proc/sys/net/ipv4/ip_forward)
+		say "this machine's own: $uri"
 		return
 	fi
+	netns=${work##*/}
+	ip netns add "$netns"
+	ip -n "$netns" link set lo up
+	inside=(nsenter "--net=/run/netns/$netns")
 	private=$work/libvirt
-	uri=$(scripts/libvirtd-private.sh start "$private")
+	uri=$("${inside[@]}" scripts/libvirtd-private.sh start "$private")
 	watched+=("$(cat "$private/run/libvirtd.pid")" "$(cat "$private/run/virtlogd.pid")")
-	say "a private one, as none runs here: $uri"
+	say "one of its own, in the network namespace $netns: $uri"
 }
 
 # start_server lets the system choose a port, so that nothing else can be in the way.
 start_server() {
-	setsid bin/outcrop server --data "$work/server" --listen 127.0.0.1:0 >"$work/server.log" 2>&1 </dev/null &
+	setsid "${inside[@]}" bin/outcrop server --data "$work/server" --listen 127.0.0.1:0 >"$work/server.log" 2>&1 </dev/null &
 	server_pid=$! watched+=($!)
 	await 30 "the start of the server" grep -q ' msg=listening ' "$work/server.log"
 	OUTCROP_URL=$(sed -n 's/.* msg=listening url=\([^ ]*\).*/\1/p' "$work/server.log")
@@ -176,34 +215,34 @@ start_server() {
 }
 
 start_node() {
-	(umask 077 && bin/outcrop token create --role node --node demo >"$work/node.token")
-	setsid bin/outcrop node --server "$OUTCROP_URL" --token-file "$work/node.token" --id demo \
+	(umask 077 && outcrop token create --role node --node demo >"$work/node.token")
+	setsid "${inside[@]}" bin/outcrop node --server "$OUTCROP_URL" --token-file "$work/node.token" --id demo \
 		--data "$work/node" --libvirt "$uri" >"$work/node.log" 2>&1 </dev/null &
 	node_pid=$! watched+=($!)
 	await 60 "the node's first heartbeat" node_is_ready
-	bin/outcrop node list | show
+	outcrop node list | show
 }
 
-node_is_ready() { bin/outcrop node list 2>/dev/null | grep -q ' ready '; }
+node_is_ready() { outcrop node list 2>/dev/null | grep -q ' ready '; }
 
 # note_devices remembers the devices of the instance's network: its taps, and what
 # the subnet that they are in has beside them.
 note_devices() {
 	local tap bridge
 	for tap in $(virsh -q -c "$uri" domiflist "outcrop-$instance" | awk '$1 != "-" { print $1 }'); do
-		bridge=$(basename "$(readlink "/sys/class/net/$tap/master")")
-		devices+=("$tap" ocb"${bridge#ocb}" ocr"${bridge#ocb}" ocx"${bridge#ocb}")
+		bridge=$("${inside[@]}" ip -o link show "$tap" | sed -n 's/.* master \(ocb[^ ]*\).*/\1/p')
+		devices+=("$tap" "$bridge" "ocr${bridge#ocb}" "ocx${bridge#ocb}")
 	done
 }
 
 devices_are_gone() {
 	local device
 	for device in "${devices[@]}"; do
-		[ ! -e "/sys/class/net/$device" ] || return 1
+		! "${inside[@]}" ip link show "$device" >/dev/null 2>&1 || return 1
 	done
 }
 
-console() { bin/outcrop instance console "$instance" | tr -d '\r'; }
+console() { outcrop instance console "$instance" | tr -d '\r'; }
 console_has() { console 2>/dev/null | grep -qF -- "$1"; }
 
 sha256() { sha256sum "$1" | cut -d ' ' -f 1; }
@@ -216,6 +255,7 @@ prove() {
 	say "sent: $(stat -c %s "$1") bytes, sha256 $sum"
 	await "$boot_limit" "the guest's word that it has this user-data" console_has "sha256=$sum"
 	await "$boot_limit" "\"$2\" on the guest's console" console_has "$2"
+	[ "$image" != micro ] || await 100 "its metadata service's word" console_has "imds user-data bytes=$(stat -c %s "$1") sha256=$sum"
 	say "the guest's own console:"
 	console | grep -aE "$proof_lines" | tail -n "$3" | show
 }
@@ -223,7 +263,7 @@ prove() {
 # put FILE: replaces the user-data as the contract's document does, with curl. It
 # prints the status; the body goes to $work/answer.
 put() {
-	curl --silent --show-error --output "$work/answer" --write-out '%{http_code}' \
+	"${inside[@]}" curl --silent --show-error --output "$work/answer" --write-out '%{http_code}' \
 		--request PUT \
 		--url "$OUTCROP_URL/v1/projects/default/compute/instances/$instance/user-data" \
 		--header "Authorization: Bearer $OUTCROP_TOKEN" \
@@ -239,8 +279,8 @@ expect() {
 }
 
 user_data_micro() {
-	proof_lines='outcrop-micro: (instance-id|user-data|script|ready)|^hello'
-	last1='script end status=0' last2='hello again' lines=7
+	proof_lines='outcrop-micro: (instance-id|net|user-data|imds user-data|script|ready)|^hello'
+	last1='script end status=0' last2='hello again' lines=8
 	cat >"$work/first" <<-'END'
 		#!/bin/sh
 		echo "hello from the first user-data, on Linux $(uname -r)"
@@ -302,24 +342,24 @@ step "start the node"
 start_node
 
 step "import the image"
-bin/outcrop image import --name "$image" "$disk" 2>/dev/null | show
+outcrop image import --name "$image" "$disk" 2>/dev/null | show
 
 step "create an instance with user-data"
-bin/outcrop instance create --name demo --image "$image" "${shape[@]}" --user-data "$work/first" "${wait[@]}" 2>&1 | show
-instance=$(bin/outcrop instance list -q)
+outcrop instance create --name demo --image "$image" "${shape[@]}" --user-data "$work/first" "${wait[@]}" 2>&1 | show
+instance=$(outcrop instance list -q)
 prove "$work/first" "$last1" "$lines"
 note_devices
 
 step "PUT user-data while it runs: refused"
-before=$(bin/outcrop instance user-data get-hash "$instance")
+before=$(outcrop instance user-data get-hash "$instance")
 status=$(put "$work/second")
 expect 409 INVALID_STATE
-[ "$(bin/outcrop instance user-data get-hash "$instance")" = "$before" ] || die "the refused PUT changed the user-data"
+[ "$(outcrop instance user-data get-hash "$instance")" = "$before" ] || die "the refused PUT changed the user-data"
 say "409"
 show <"$work/answer"
 
 step "stop it"
-bin/outcrop instance stop "$instance" "${wait[@]}" 2>&1 | show
+outcrop instance stop "$instance" "${wait[@]}" 2>&1 | show
 
 step "PUT user-data while it is stopped"
 cat <<END | show
@@ -334,18 +374,19 @@ expect 200 "sha256:$(sha256 "$work/second")"
 say "200, userDataHash sha256:$(sha256 "$work/second")"
 
 step "start it"
-bin/outcrop instance start "$instance" "${wait[@]}" 2>&1 | show
+outcrop instance start "$instance" "${wait[@]}" 2>&1 | show
 prove "$work/second" "$last2" "$lines"
 
 step "terminate it"
-bin/outcrop instance terminate "$instance" "${wait[@]}" 2>&1 | show
+outcrop instance terminate "$instance" "${wait[@]}" 2>&1 | show
 
 step "look for what is left"
-await 20 "the removal of ${devices[*]:-nothing}" devices_are_gone
+await 60 "the removal of ${devices[*]:-nothing}" devices_are_gone
 [ -z "$(domains)" ] || die "a domain is left: $(domains)"
 left=$(find "$work/node/instances" -mindepth 1)
 [ -z "$left" ] || die "files of the instance are left: $left"
-bin/outcrop image delete -q "$image" >/dev/null
+[ -z "$(ls "$(routers)/routers" 2>/dev/null)" ] || die "routers are left in $(routers)"
+outcrop image delete -q "$image" >/dev/null
 stop_all
 for pid in "${watched[@]}"; do
 	! running "$pid" || die "process $pid is left: $(tr '\0' ' ' <"/proc/$pid/cmdline")"

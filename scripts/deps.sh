@@ -39,7 +39,7 @@ install() {
 }
 
 DEMO=(
-	ca-certificates curl git iproute2 util-linux
+	ca-certificates curl git iproute2 nftables util-linux
 	qemu-system-x86 qemu-utils libvirt-daemon libvirt-daemon-system libvirt-clients
 	busybox-static cpio gzip kmod dosfstools mtools syslinux                # the micro image
 	mmdebstrap fdisk e2fsprogs grub-common grub-pc-bin                      # the debian image
@@ -47,7 +47,7 @@ DEMO=(
 TEST=(
 	gcc libc6-dev                                                           # go test -race
 	genisoimage xorriso libarchive-tools                                    # others that read our ISO images
-	nftables postgresql openssl shellcheck make
+	postgresql openssl shellcheck make
 )
 
 # go_version is the Go release that go.mod asks for, like 1.26.0.
