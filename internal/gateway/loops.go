@@ -21,7 +21,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 		every time.Duration
 		once  func(context.Context) error
 	}{
-		{"leases", time.Second, g.expireLeases},
+		{"leases", time.Second, g.ExpireLeases},
 		{"nonces", 10 * time.Second, g.ForgetNonces},
 		{"last-used", time.Minute, g.writeLastUsed},
 		{"forget", time.Hour, g.forget},
@@ -73,7 +73,8 @@ func (g *Gateway) drain(ctx context.Context, step func(*store.Tx) (int64, error)
 	}
 }
 
-func (g *Gateway) expireLeases(ctx context.Context) error {
+// ExpireLeases takes back the work of hosts that let their lease end.
+func (g *Gateway) ExpireLeases(ctx context.Context) error {
 	overdue := false
 	err := g.db.Read(ctx, func(tx *store.Tx) error {
 		jobs, err := tx.JobsOverdue(1)

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/danielgtaylor/huma/v2"
+
 	"github.com/outcrop-cloud/outcrop/internal/api"
 	"github.com/outcrop-cloud/outcrop/internal/control"
 	"github.com/outcrop-cloud/outcrop/internal/gateway"
@@ -34,6 +36,9 @@ type clock struct {
 func newClock() *clock { return &clock{t: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)} }
 
 func (c *clock) now() time.Time {
+	if c == nil {
+		return time.Now() // the virtual time of a bubble
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.t
@@ -53,12 +58,23 @@ type gw struct {
 	control  *control.Control
 	gateway  *gateway.Gateway
 	handler  http.Handler
+	openAPI  *huma.OpenAPI
 	url      string // of the real HTTP server
 	operator string
 }
 
 // newGateway starts a server on a database; change may alter the options.
 func newGateway(t testing.TB, o store.Options, dir string, clk *clock, change func(*gateway.Options)) *gw {
+	t.Helper()
+	e := newGatewayHandler(t, o, dir, clk, change)
+	srv := httptest.NewServer(e.handler)
+	t.Cleanup(srv.Close)
+	e.url = srv.URL
+	return e
+}
+
+// newGatewayHandler is newGateway without a network, for virtual time.
+func newGatewayHandler(t testing.TB, o store.Options, dir string, clk *clock, change func(*gateway.Options)) *gw {
 	t.Helper()
 	o.Now = clk.now
 	e := &gw{t: t, clock: clk, db: storetest.Open(t, o)}
@@ -75,10 +91,7 @@ func newGateway(t testing.TB, o store.Options, dir string, clk *clock, change fu
 	}
 	s := server.New(e.control, discard, "1.2.3")
 	s.AddGateway(e.gateway)
-	e.handler = s.Handler()
-	srv := httptest.NewServer(e.handler)
-	t.Cleanup(srv.Close)
-	e.url = srv.URL
+	e.handler, e.openAPI = s.Handler(), s.OpenAPI()
 	tok, err := e.control.CreateToken(context.Background(), iam.System, api.CreateToken{Role: string(iam.Operator)})
 	if err != nil {
 		t.Fatal(err)
@@ -192,9 +205,15 @@ func (e *gw) build(r request, url string) *http.Request {
 	return req
 }
 
-// do sends a request over the network.
+// do sends a request, over the network where there is one.
 func (e *gw) do(r request) answer {
 	e.t.Helper()
+	if e.url == "" {
+		q, w := e.build(r, "http://gateway"), httptest.NewRecorder()
+		q.RequestURI, q.RemoteAddr = q.URL.RequestURI(), "192.0.2.1:1234"
+		e.handler.ServeHTTP(w, q)
+		return answer{w.Code, w.Header(), w.Body.Bytes()}
+	}
 	resp, err := http.DefaultClient.Do(e.build(r, e.url))
 	if err != nil {
 		e.t.Fatal(err)

@@ -18,12 +18,16 @@ import (
 
 var discard = slog.New(slog.DiscardHandler)
 
-// TestHeartbeatBounds sends both sides of every bound of the body.
-//
-// contract: R-02 R-03 R-04 R-05 R-06 E-05 E-07
-func TestHeartbeatBounds(t *testing.T) {
-	e := sqliteGateway(t, func(o *gateway.Options) { o.Rate = gateway.Rate{Burst: 1000, PerSecond: 1000} })
-	k := e.newKey(e.newApp("a"), "hosts.ingest")
+// heartbeatCase is one field of a heartbeat with a value; bad is the path of the
+// problem, empty where it is accepted.
+type heartbeatCase struct {
+	field string
+	v     any
+	bad   string
+}
+
+// heartbeatCases are both sides of every bound of the body.
+func heartbeatCases() []heartbeatCase {
 	update := func(name string, v any) map[string]any {
 		u := map[string]any{"from": "1", "to": "2", "outcome": "updated", "reason": nil}
 		if u[name] = v; v == nil {
@@ -32,11 +36,7 @@ func TestHeartbeatBounds(t *testing.T) {
 		return u
 	}
 	failed := func(code, message string) any { return map[string]any{"ok": false, "code": code, "message": message} }
-	for _, c := range []struct {
-		field string
-		v     any
-		bad   string // path of the problem; empty: accepted
-	}{
+	return []heartbeatCase{
 		{"host", nil, "host"}, {"host", "", "host"}, {"host", "h", ""}, {"host", long(255), ""}, {"host", long(256), "host"}, {"host", 7, "host"}, {"host", null, "host"}, {"host", "a\x00b", "host"},
 		{"cliVersion", nil, "cliVersion"}, {"cliVersion", "", "cliVersion"}, {"cliVersion", "1", ""}, {"cliVersion", long(64), ""}, {"cliVersion", long(65), "cliVersion"},
 		{"pollSeconds", nil, "pollSeconds"}, {"pollSeconds", 0, "pollSeconds"}, {"pollSeconds", 1, ""}, {"pollSeconds", 86400, ""}, {"pollSeconds", 86401, "pollSeconds"},
@@ -56,7 +56,14 @@ func TestHeartbeatBounds(t *testing.T) {
 		{"lowDisk", map[string]any{"free": -1, "needed": 1}, "lowDisk.free"}, {"lowDisk", map[string]any{"free": 1}, "lowDisk.needed"}, {"lowDisk", map[string]any{"free": 1, "needed": -1}, "lowDisk.needed"}, {"lowDisk", null, "lowDisk"},
 		{"blocked", map[string]any{"reason": "x"}, ""}, {"blocked", map[string]any{"reason": long(500)}, ""}, {"blocked", map[string]any{"reason": ""}, "blocked.reason"}, {"blocked", map[string]any{"reason": long(501)}, "blocked.reason"}, {"blocked", map[string]any{}, "blocked.reason"},
 		{"somethingNew", map[string]any{"a": 1}, ""},
-	} {
+	}
+}
+
+// contract: R-02 R-03 R-04 R-05 R-06 E-05 E-07
+func TestHeartbeatBounds(t *testing.T) {
+	e := sqliteGateway(t, func(o *gateway.Options) { o.Rate = gateway.Rate{Burst: 1000, PerSecond: 1000} })
+	k := e.newKey(e.newApp("a"), "hosts.ingest")
+	for _, c := range heartbeatCases() {
 		a := e.do(heartbeat(k, beat("h", c.field, c.v)))
 		if c.bad == "" {
 			if a.status != 200 {

@@ -378,6 +378,7 @@ func TestAppLife(t *testing.T) {
 	e := sqliteGateway(t, nil)
 	op := key{secret: e.operator}
 	id := e.newApp("first")
+	e.clock.step(time.Second)
 	e.newApp("second")
 	if a := get[api.App](e, 200, request{method: "GET", path: "/v1/apps/" + id, key: op}); a.Name != "first" || a.Hosts != 0 {
 		t.Errorf("%+v", a)
