@@ -38,20 +38,21 @@ type Options struct {
 
 // Control is the compute API without a transport.
 type Control struct {
-	o     Options
-	db    *store.DB
-	log   *slog.Logger
-	now   func() time.Time
-	hub   *hub
-	keys  *tokenKeys
-	used  *lastUsed
-	cons  *consoles
-	obs   *observations
-	beats *lastBeats
-	nodes atomic.Int64 // how many are known; only a single-node install asks
-	since time.Time    // when this server began to listen; see Liveness.Status
-	place *nudge
-	fleet *fleet
+	o      Options
+	db     *store.DB
+	log    *slog.Logger
+	now    func() time.Time
+	hub    *hub
+	keys   *tokenKeys
+	used   *lastUsed
+	cons   *consoles
+	obs    *observations
+	beats  *lastBeats
+	nodes  atomic.Int64 // how many are known; only a single-node install asks
+	since  time.Time    // when this server began to listen; see Liveness.Status
+	place  *nudge
+	fleet  *fleet
+	audits *auditLog
 	// lastTold is when the placement loop last said why an instance waits.
 	lastTold map[string]time.Time
 	// converge wakes the loop that drives state towards desiredState.
@@ -87,7 +88,7 @@ func New(o Options) (*Control, error) {
 	}
 	return &Control{
 		o: o, db: o.DB, log: o.Log, now: o.Now, hub: newHub(), keys: keys,
-		used: newLastUsed(), cons: newConsoles(), obs: newObservations(), beats: newLastBeats(), since: o.Now(), place: newNudge(), fleet: newFleet(), lastTold: map[string]time.Time{},
+		used: newLastUsed(), cons: newConsoles(), obs: newObservations(), beats: newLastBeats(), since: o.Now(), place: newNudge(), fleet: newFleet(), audits: newAuditLog(), lastTold: map[string]time.Time{},
 		converge: newNudge(), streams: newStreams(), name: rand.Text(),
 	}, nil
 }

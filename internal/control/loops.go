@@ -19,6 +19,7 @@ import (
 //	placement   every 10 s and at every nudge: gives waiting instances a node
 //	deadlines   every 5 s: ends transitional states that took too long
 //	converge    every 10 s and at every change of a wish: state towards desiredState
+//	audit       every 5 min: compares allocations, instances and nodes' reports, and mends
 //	last used   every minute: writes when tokens were used
 //	forget      every 10 min: old answers, terminated instances, files without an image
 func (c *Control) Run(ctx context.Context) error {
@@ -32,6 +33,7 @@ func (c *Control) Run(ctx context.Context) error {
 		{"placement", 10 * time.Second, c.place, c.placeWaiting},
 		{"deadlines", 5 * time.Second, nil, c.expire},
 		{"converge", 10 * time.Second, c.converge, c.convergeDesired},
+		{"audit", auditEvery, nil, c.auditOnce},
 		{"last-used", time.Minute, nil, c.writeLastUsed},
 		{"forget", 10 * time.Minute, nil, c.forget},
 	}

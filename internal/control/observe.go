@@ -177,6 +177,7 @@ type observations struct {
 }
 
 type observedNode struct {
+	known bool // a complete report was applied
 	last  map[string]observed
 	boot  string
 	found []api.Finding
@@ -227,10 +228,29 @@ func (o *observations) applied(nodeID string, in *api.SyncRequest, fresh []api.O
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	n := o.node(nodeID)
-	n.boot = in.BootID
+	n.boot, n.known = in.BootID, true
 	for _, i := range fresh {
 		n.last[i.ID] = observed{i, now}
 	}
+}
+
+// reported are the VMs that each node's last report named; false for those that it
+// says are gone.
+func (o *observations) reported() map[string]map[string]bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	out := make(map[string]map[string]bool, len(o.nodes))
+	for id, n := range o.nodes {
+		if !n.known {
+			continue
+		}
+		vms := make(map[string]bool, len(n.last))
+		for vm, last := range n.last {
+			vms[vm] = last.Phase != string(compute.PhaseGone)
+		}
+		out[id] = vms
+	}
+	return out
 }
 
 func (o *observations) setFindings(nodeID string, f []api.Finding) {

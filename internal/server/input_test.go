@@ -172,14 +172,14 @@ func TestEveryProblemAtOnce(t *testing.T) {
 		want        []string
 	}{
 		{"POST /v1/projects/{projectId}/compute/instances",
-			`{"name":7,"instanceType":"m9.huge","rootVolumeBytes":1048577,"userData":"not base64!","publicKeys":["nonsense"],"tags":{"":"x"},"placementGroupId":"pg-1","subnetId":"x"}`,
-			[]string{"imageId", "instanceType", "name", "placementGroupId", "publicKeys[0]", "rootVolumeBytes", "subnetId", "tags.", "userData"}},
+			`{"name":7,"instanceType":"m9.huge","rootVolumeBytes":1048577,"userData":"not base64!","publicKeys":["nonsense"],"tags":{"":"x"},"selectors":["a=b","a b"],"countables":{"pool":1},"subnetId":"x"}`,
+			[]string{"countables.pool", "imageId", "instanceType", "name", "publicKeys[0]", "rootVolumeBytes", "selectors[1]", "subnetId", "tags.", "userData"}},
 		{"POST /v1/projects/{projectId}/compute/instances", `{}`, []string{"imageId", "instanceType", "name"}},
 		{"POST /v1/tokens", `{"role":"node","projectId":"p","expiresInSeconds":0,"naem":1}`, []string{"expiresInSeconds", "naem", "nodeId", "projectId"}},
 		{"POST /v1/tokens", `{}`, []string{"role"}},
 		{"POST /v1/projects", `{"id":"UPPER","name":7}`, []string{"id", "name"}},
 		{"PATCH /v1/compute/nodes/{nodeId}", `{"displayName":1,"reservedVCPUs":-1,"vcpuOvercommitRatio":0,"declaredCapabilities":{"":"x"}}`,
-			[]string{"declaredCapabilities", "displayName", "reservedVCPUs", "vcpuOvercommitRatio"}},
+			[]string{"declaredCapabilities.", "displayName", "reservedVCPUs", "vcpuOvercommitRatio"}},
 		{"PATCH /v1/projects/{projectId}/compute/instances/{instanceId}", `{"name":"","tags":{"a":1}}`, []string{"name", "tags.a"}},
 		{"POST /v1/projects/{projectId}/compute/instances/{instanceId}/stop", `{"force":1,"deadlineSeconds":-1}`, []string{"deadlineSeconds", "force"}},
 		{"POST /v1/compute/nodes/{nodeId}/sync", `{"instances":[{"id":1,"epoch":1.5,"phase":"dead"}],"waitSeconds":61}`,

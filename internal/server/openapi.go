@@ -63,6 +63,7 @@ func kebab(s string) string {
 
 func tag(path string) string {
 	for _, t := range []struct{ part, name string }{
+		{"/placement", "Placement"}, {"/quota", "Placement"}, {"/capacity", "Nodes"}, {"/readiness", "Nodes"}, {"/audit", "Nodes"},
 		{"/images", "Images"}, {"/instance", "Instances"}, {"/nodes", "Nodes"}, {"/projects", "Projects"}, {"/tokens", "Tokens"},
 	} {
 		if strings.Contains(path, t.part) {

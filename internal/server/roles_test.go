@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"bytes"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -79,6 +80,19 @@ var access = map[string]cell{
 	"GET /v1/projects/{projectId}/compute/volumes/{volumeId}":                              {nil, 200, 403, 403, 200, 404},
 	"DELETE /v1/projects/{projectId}/compute/volumes/{volumeId}":                           {nil, 409, 403, 403, 409, 404},
 	"GET /v1/projects/{projectId}/compute/subnets":                                         {nil, 200, 403, 403, 200, 404},
+	"POST /v1/projects/{projectId}/compute/placement-groups":                               {"{}", 400, 403, 403, 400, 404},
+	"GET /v1/projects/{projectId}/compute/placement-groups":                                {nil, 200, 403, 403, 200, 404},
+	"GET /v1/projects/{projectId}/compute/placement-groups/{groupId}":                      {nil, 200, 403, 403, 200, 404},
+	"PATCH /v1/projects/{projectId}/compute/placement-groups/{groupId}":                    {"{}", 200, 403, 403, 200, 404},
+	"DELETE /v1/projects/{projectId}/compute/placement-groups/{groupId}":                   {nil, 204, 403, 403, 204, 404},
+	"GET /v1/projects/{projectId}/compute/placement-groups/{groupId}/violations":           {nil, 200, 403, 403, 200, 404},
+	"GET /v1/projects/{projectId}/compute/placement-groups/{groupId}/rebalance":            {nil, 200, 403, 403, 200, 404},
+	"POST /v1/projects/{projectId}/compute/placement/explain":                              {"{}", 400, 403, 403, 400, 404},
+	"GET /v1/projects/{projectId}/quota":                                                   {nil, 200, 403, 403, 200, 404},
+	"PATCH /v1/projects/{projectId}/quota":                                                 {"{}", 200, 403, 403, 403, 403},
+	"GET /v1/compute/capacity":                                                             {nil, 200, 403, 403, 403, 403},
+	"GET /v1/compute/readiness":                                                            {nil, 200, 403, 403, 403, 403},
+	"GET /v1/compute/audit":                                                                {nil, 200, 403, 403, 403, 403},
 	"POST /v1/projects/{projectId}/compute/images":                                         {"", 400, 403, 403, 400, 404},
 	"GET /v1/projects/{projectId}/compute/images":                                          {nil, 200, 403, 403, 200, 404},
 	"GET /v1/projects/{projectId}/compute/images/{imageId}":                                {nil, 200, 403, 403, 200, 404},
@@ -95,6 +109,7 @@ type walk struct {
 	image   string
 	volume  string // the root of a running instance
 	gone    string // a terminated instance
+	groups  int    // how many placement groups were made
 }
 
 func newWalk(t *testing.T, s *apptest.System) *walk {
@@ -137,13 +152,18 @@ func (w *walk) path(route server.Route) string {
 	case strings.HasPrefix(route.Path, "/v1/projects/{projectId}/compute/instances/{"):
 		id = w.instance()
 	}
+	var group api.PlacementGroup
+	if strings.Contains(route.Path, "{groupId}") {
+		w.groups++
+		w.Operator.Do("POST", "/v1/projects/alpha/compute/placement-groups", api.CreatePlacementGroup{Name: fmt.Sprint("g", w.groups), Kind: "spread"}).Want(201).Decode(&group)
+	}
 	var token api.NewToken
 	if strings.Contains(route.Path, "{tokenId}") {
 		w.Operator.Do("POST", "/v1/tokens", api.CreateToken{Role: "operator"}).Want(201).Decode(&token)
 		w.Secret(token.Secret)
 	}
 	return strings.NewReplacer("{projectId}", "alpha", "{nodeId}", "n1", "{instanceId}", id, "{imageId}", w.image,
-		"{tokenId}", token.ID, "{volumeId}", w.volume, "{uploadId}", "u", "{position}", "0", "{streamId}", "s", "{sha256}", strings.Repeat("0", 64)).Replace(route.Path)
+		"{tokenId}", token.ID, "{groupId}", group.ID, "{volumeId}", w.volume, "{uploadId}", "u", "{position}", "0", "{streamId}", "s", "{sha256}", strings.Repeat("0", 64)).Replace(route.Path)
 }
 
 // Every route × every role, and no token, a bad, an expired and a revoked one.

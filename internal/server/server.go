@@ -46,6 +46,7 @@ var (
 func New(c *control.Control, log *slog.Logger, version string) *Server {
 	s := &Server{control: c, log: log, mux: http.NewServeMux(), stopping: make(chan struct{})}
 	s.metrics = newMetrics(prometheus.NewRegistry())
+	s.metrics.registry.MustRegister(&nodeCollector{c, log})
 	s.api = humago.New(s.mux, openAPIConfig(version))
 	building.Lock()
 	defer building.Unlock()

@@ -46,6 +46,14 @@ func (tx *Tx) UpdatePlacementGroup(g *compute.PlacementGroup) error {
 // DeletePlacementGroup removes a group and the seats in it. The members are the
 // caller's to change.
 func (tx *Tx) DeletePlacementGroup(id string) error {
+	if err := tx.DropSeats(id); err != nil {
+		return err
+	}
+	return tx.must(ErrNotFound, `DELETE FROM placement_groups WHERE id = $1`, id)
+}
+
+// DropSeats takes the seats in a group from all allocations.
+func (tx *Tx) DropSeats(id string) error {
 	nodes, err := list(tx, `SELECT DISTINCT node_id FROM allocations WHERE group_id = $1 AND group_id <> ''`, []any{id}, func(scan scanFunc) (id string, err error) {
 		return id, scan(&id)
 	})
@@ -57,10 +65,8 @@ func (tx *Tx) DeletePlacementGroup(id string) error {
 			return err
 		}
 	}
-	if _, err := tx.exec(`UPDATE allocations SET group_id = '', group_partition = 0 WHERE group_id = $1 AND group_id <> ''`, id); err != nil {
-		return err
-	}
-	return tx.must(ErrNotFound, `DELETE FROM placement_groups WHERE id = $1`, id)
+	_, err = tx.exec(`UPDATE allocations SET group_id = '', group_partition = 0 WHERE group_id = $1 AND group_id <> ''`, id)
+	return err
 }
 
 // GroupMembers reads the instances of a group that are not terminated, in id order.
