@@ -24,7 +24,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 		{"leases", time.Second, g.ExpireLeases},
 		{"nonces", 10 * time.Second, g.ForgetNonces},
 		{"last-used", time.Minute, g.writeLastUsed},
-		{"forget", time.Hour, g.forget},
+		{"forget", time.Hour, g.Forget},
 	}
 	done := make(chan struct{})
 	for _, l := range loops {
@@ -118,9 +118,9 @@ func (g *Gateway) writeLastUsed(ctx context.Context) error {
 	return err
 }
 
-// forget removes hosts that were silent for KeepHosts and work that ended
+// Forget removes hosts that were silent for KeepHosts and work that ended
 // KeepWork ago.
-func (g *Gateway) forget(ctx context.Context) error {
+func (g *Gateway) Forget(ctx context.Context) error {
 	err := g.drain(ctx, func(tx *store.Tx) (int64, error) {
 		return tx.ForgetJobs(tx.Now.Add(-g.o.KeepWork), batch)
 	})

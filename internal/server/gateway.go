@@ -63,7 +63,7 @@ func (s *Server) AddGateway(g *gateway.Gateway) {
 		writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
 	})
 	for _, o := range gatewayOperations(g) {
-		s.routes = append(s.routes, Route{o.method, o.path, string(o.permission)})
+		s.routes = append(s.routes, Route{o.method, o.path, o.needs()})
 		s.api.OpenAPI().AddOperation(o.document())
 		s.mux.HandleFunc(o.method+" "+o.path, func(w http.ResponseWriter, r *http.Request) {
 			out, err := s.callGateway(g, &o, w, r)

@@ -51,11 +51,7 @@ func (o *gatewayOperation) document() *huma.Operation {
 		Security: gatewaySecurity, Parameters: append(o.parameters(), signatureHeaders...),
 		Responses: map[string]*huma.Response{strconv.Itoa(o.status): answer("Done.", o.out)},
 	}
-	permission := string(o.permission)
-	if permission == "" {
-		permission = "operator"
-	}
-	d.Extensions = map[string]any{"x-permission": permission}
+	d.Extensions = map[string]any{"x-permission": o.needs()}
 	if o.noApp {
 		d.Security = []map[string][]string{{"BearerAuth": {}}, {"AppId": {}, "BearerAuth": {}}}
 	}
@@ -66,6 +62,14 @@ func (o *gatewayOperation) document() *huma.Operation {
 		d.Responses[strconv.Itoa(e.status)] = answer(e.text, typeOf[api.GatewayError]())
 	}
 	return d
+}
+
+// needs is the permission, or "operator".
+func (o *gatewayOperation) needs() string {
+	if o.permission == "" {
+		return "operator"
+	}
+	return string(o.permission)
 }
 
 func (o *gatewayOperation) parameters() []*huma.Param {
