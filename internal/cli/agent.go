@@ -54,7 +54,7 @@ func (a *app) agentFlags(c *cobra.Command) {
 	f.StringVar(&o.libvirt, "libvirt", "qemu:///system", "libvirt to drive")
 	f.StringVar(&o.hypervisor, "hypervisor", "libvirt", "libvirt, or fake for tests of load")
 	f.StringVar(&o.acceleration, "acceleration", "auto", "auto (a probe guest decides, which takes some seconds), kvm or tcg (software emulation)")
-	f.StringVar(&o.network, "network", "", "host (bridges and routers of the instances' subnets on this machine; the default as root) or none (instances have no network)")
+	f.StringVar(&o.network, "network", "", networkHelp)
 	f.StringVar(&o.guestAgent, "guest-agent", "", "program that instances install as their agent (default outcrop-guest beside this one)")
 	f.StringVar(&o.role, "role", string(compute.RoleHypervisor), "hybrid, hypervisor, control-plane or storage")
 	f.StringVar(&o.region, "region", "", "region (the server's default when empty)")
@@ -114,6 +114,8 @@ func (a *app) runAgent(ctx context.Context, o agentOptions) error {
 	}
 	return nodeagent.Run(ctx, cfg)
 }
+
+const networkHelp = "host (bridges and routers of the instances' subnets on this machine; the default as root) or none (instances have no network)"
 
 // openNetwork says how the node's network is made; nil where instances have none.
 // A fake hypervisor opens no taps, so its network is a fake, too.

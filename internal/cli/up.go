@@ -21,6 +21,7 @@ import (
 type upOptions struct {
 	data, listen        string
 	libvirt, hypervisor string
+	network             string
 	log                 logOptions
 }
 
@@ -43,6 +44,7 @@ qemu-utils) and a user who may use its socket, usually root.`,
 	f.StringVar(&o.listen, "listen", defaultListen, "address and port")
 	f.StringVar(&o.libvirt, "libvirt", "qemu:///system", "libvirt to drive")
 	f.StringVar(&o.hypervisor, "hypervisor", "libvirt", "libvirt, or fake for a look around without VMs")
+	f.StringVar(&o.network, "network", "", networkHelp)
 	o.log.addFlags(c)
 	c.Flags().Lookup("log-level").DefValue, o.log.level = "warn", "warn"
 	return c
@@ -113,7 +115,7 @@ Next, in another terminal:
 Ctrl-C ends it; instances go on running.
 `, url, id, o.hypervisor, o.data, context, note, id)
 	return a.runAgent(ctx, agentOptions{
-		server: url, id: id, data: filepath.Join(o.data, "node"), libvirt: o.libvirt, hypervisor: o.hypervisor,
+		server: url, id: id, data: filepath.Join(o.data, "node"), libvirt: o.libvirt, hypervisor: o.hypervisor, network: o.network,
 		role: string(compute.RoleHybrid), vcpuRatio: 4, memRatio: 1, tokenFile: tokenFile, log: o.log,
 		changed: func(string) bool { return false },
 	})

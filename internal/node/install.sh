@@ -35,7 +35,7 @@ if [ -d /run/systemd/system ]; then
 Description=Outcrop guest agent
 
 [Service]
-ExecStart=$program --activation install-command
+ExecStart=$program --activation install-command --metadata-url $imds
 Restart=on-failure
 RestartSec=5
 
@@ -46,6 +46,6 @@ UNIT
 	systemctl enable outcrop-guest.service >/dev/null 2>&1
 	systemctl restart outcrop-guest.service
 else
-	(while [ -x "$program" ] && ! "$program" --activation install-command; do sleep 5; done) >/dev/null 2>&1 </dev/null &
+	(while [ -x "$program" ] && ! "$program" --activation install-command --metadata-url "$imds"; do sleep 5; done) >/dev/null 2>&1 </dev/null &
 fi
 echo "outcrop-guest: installed"
