@@ -117,7 +117,7 @@ func (h hostBench) run(ctx context.Context, e *env) error {
 		return err
 	}
 	r := p.result()
-	r.Name, r.Unit, r.Goal, r.Against = h.name(), "heartbeats/s", ">= 0.3", "bare net/http handler that reads the body"
+	r.Name, r.Unit, r.Better, r.Goal, r.Against = h.name(), "heartbeats/s", higher, ">= 0.3", "bare net/http handler that reads the body"
 	r.More["firstBeatsPerSecond"], r.More["connections"] = first.perSecond, connections
 	e.print(r)
 	return nil

@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
+	"slices"
 	"syscall"
 	"time"
 )
@@ -113,5 +114,5 @@ type errMissing string
 func (e errMissing) Error() string { return string(e) }
 
 func benchmarks() []benchmark {
-	return append(heartbeats(), gatewayBenchmarks()...)
+	return slices.Concat(heartbeats(), gatewayBenchmarks(), goBenchmarks())
 }

@@ -7,15 +7,15 @@ import (
 	"strings"
 )
 
-// result is one line of output. Ratio is value over reference where more is
-// better, so that 1 means as good as the reference; Better says which way that
-// is for the value itself.
+// result is one line of output. Ratio is value over reference, round by round;
+// Better says which way a better figure lies.
 type result struct {
 	Name      string             `json:"name"`
 	Value     float64            `json:"value"`
 	Unit      string             `json:"unit"`
 	Reference float64            `json:"reference"`
 	Ratio     float64            `json:"ratio"`
+	Better    string             `json:"better,omitempty"`  // higher or lower
 	Against   string             `json:"against,omitempty"` // what the reference is
 	Goal      string             `json:"goal,omitempty"`    // of the ratio
 	Rounds    int                `json:"rounds,omitempty"`
@@ -23,6 +23,11 @@ type result struct {
 	Load1     float64            `json:"load1"`          // the machine's load average when it was printed
 	Skipped   string             `json:"skipped,omitempty"`
 }
+
+const (
+	higher = "higher"
+	lower  = "lower"
+)
 
 // short keeps four digits, more are noise.
 func short(f float64) float64 {
