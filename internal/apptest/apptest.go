@@ -12,6 +12,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -116,7 +117,7 @@ func (s *System) start() {
 		}
 	})
 	running.Go(func() {
-		if err := s.Control.Run(ctx); err != nil {
+		if err := s.Control.Run(ctx); err != nil && !errors.Is(err, store.ErrClosed) {
 			s.t.Error(err)
 		}
 	})
@@ -159,6 +160,14 @@ func (s *System) Stop() {
 	if !s.stopped {
 		s.stopped = true
 		s.stop()
+	}
+}
+
+// LoseDatabase closes the database under the running server.
+func (s *System) LoseDatabase() {
+	s.t.Helper()
+	if err := s.DB.Close(); err != nil {
+		s.t.Fatal(err)
 	}
 }
 

@@ -23,10 +23,10 @@ import (
 //	last used   every minute: writes when tokens were used
 //	forget      every 10 min: old answers, terminated instances, files without an image
 func (c *Control) Run(ctx context.Context) error {
-	if err := c.sweepImages(ctx, true); err != nil {
-		return err
-	}
-	if err := c.countNodes(ctx); err != nil {
+	if err := errors.Join(c.sweepImages(ctx, true), c.countNodes(ctx)); err != nil {
+		if ctx.Err() != nil {
+			return nil // told to stop while it began
+		}
 		return err
 	}
 	loops := []loop{

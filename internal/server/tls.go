@@ -64,8 +64,8 @@ func loadCA(dir string) (*OwnCA, error) {
 		return nil, err
 	}
 	keyPEM, err := os.ReadFile(filepath.Join(dir, "tls", "ca.key"))
-	if err != nil {
-		return nil, err
+	if err != nil { // not to be taken for no CA: a new one would void every token
+		return nil, fmt.Errorf("the CA's certificate is there, its key is not (%v); restore %s from the backup", err, filepath.Join(dir, "tls"))
 	}
 	pair, err := tls.X509KeyPair(certPEM, keyPEM)
 	if err != nil {

@@ -28,7 +28,10 @@ func newPool(db *sql.DB, n int) *pool {
 
 func (p *pool) get(ctx context.Context) (*conn, error) {
 	select {
-	case c := <-p.free:
+	case c, open := <-p.free:
+		if !open {
+			return nil, ErrClosed
+		}
 		if c != nil {
 			return c, nil
 		}
@@ -57,6 +60,7 @@ func (p *pool) close() error {
 			c.close()
 		}
 	}
+	close(p.free) // all are back, so nobody puts one any more
 	return p.db.Close()
 }
 
