@@ -162,3 +162,9 @@ func machineID() string {
 	}
 	return ""
 }
+
+// LoadIdentity reads who this host is from the data folder.
+func LoadIdentity(dir string) (Identity, error) {
+	id, _, _, err := load(dir)
+	return id, err
+}

@@ -122,7 +122,7 @@ func (j *running) streamOutput(ctx context.Context) {
 	defer j.Output.discard() // so that no command waits for a reader who is gone
 	delay := backoff{first: time.Second, most: 10 * time.Second}
 	var offset int64
-	for {
+	for ctx.Err() == nil {
 		chunk := j.Output.next(ctx)
 		if chunk == nil {
 			return
