@@ -192,14 +192,11 @@ func unreachable(base *url.URL, err error) error {
 
 // errorBody takes both envelopes: the compute API's and the gateway's.
 type errorBody struct {
-	Code    string        `json:"code"`
-	Message string        `json:"message"`
-	Fields  []fault.Field `json:"fields"`
-	Details any           `json:"details"`
-	Error   *struct {
-		Code    string `json:"code"`
-		Message string `json:"message"`
-	} `json:"error"`
+	Code    string            `json:"code"`
+	Message string            `json:"message"`
+	Fields  []fault.Field     `json:"fields"`
+	Details any               `json:"details"`
+	Error   *GatewayErrorBody `json:"error"`
 }
 
 func decodeError(resp *http.Response) error {
@@ -208,7 +205,8 @@ func decodeError(resp *http.Response) error {
 	var body errorBody
 	if json.Unmarshal(b, &body) == nil {
 		if body.Error != nil {
-			body.Code, body.Message = body.Error.Code, body.Error.Message
+			body.Code, body.Message, body.Details = body.Error.Code, body.Error.Message, body.Error.Details
+			body.Fields = body.Error.fields()
 		}
 		if body.Code != "" {
 			e.Code, e.Message, e.Fields, e.Details = body.Code, body.Message, body.Fields, body.Details

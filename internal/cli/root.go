@@ -50,6 +50,7 @@ Instances and images go by id, or by name where the name is unique.`,
 	}
 	add(groupRun, newUp(a), newServer(a), newGuest(a))
 	add(groupUse, newInstance(a), newInstanceType(a), newImage(a), newVolume(a), newSubnet(a), newNode(a), newProject(a), newToken(a), newWhoami(a))
+	add(groupUse, newApps(a), newKeys(a), newHosts(a), newWork(a))
 	add(groupOther, newOpenAPI(a), newVersion(a), newCompletion(a))
 	root.SetHelpCommandGroupID(groupOther)
 	root.InitDefaultHelpCmd()
