@@ -42,6 +42,11 @@ func main() {
 	if addr := os.Getenv(bareEnv); addr != "" {
 		exit(serveBare(addr))
 	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if lab := os.Getenv(launchEnv); lab != "" {
+		exit(measureLaunches(ctx, lab))
+	}
 	run := flag.String("run", "", "only benchmarks whose name matches this regular expression")
 	quick := flag.Bool("quick", false, "fewer, shorter rounds and no inventory above 1,000 nodes: a smoke test, not a figure to quote")
 	list := flag.Bool("list", false, "print the names and end")
@@ -51,8 +56,6 @@ func main() {
 		fmt.Fprintln(os.Stderr, "usage: bench [-run REGEXP] [-quick] [-list]")
 		os.Exit(2)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
 	exit(runAll(ctx, match, *quick, *list))
 }
 
@@ -114,5 +117,5 @@ type errMissing string
 func (e errMissing) Error() string { return string(e) }
 
 func benchmarks() []benchmark {
-	return slices.Concat(heartbeats(), gatewayBenchmarks(), goBenchmarks())
+	return slices.Concat(heartbeats(), launches(), gatewayBenchmarks(), goBenchmarks())
 }
