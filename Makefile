@@ -17,8 +17,8 @@ help: ## print this list
 	@echo "demo, test and deps install Debian packages that are missing, as root."
 
 .PHONY: build
-build: ## build bin/outcrop, a static program
-	@CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/outcrop ./cmd/outcrop
+build: ## build bin/outcrop and bin/outcrop-guest, static programs
+	@CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 
 .PHONY: demo
 demo: ## the whole way on a real VM; IMAGE=debian does it with cloud-init
