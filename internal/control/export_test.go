@@ -1,0 +1,9 @@
+package control
+
+import "context"
+
+// The loops that a test runs by hand, as their tickers keep real time.
+
+func (c *Control) Expire(ctx context.Context) error { return c.expire(ctx) }
+func (c *Control) Forget(ctx context.Context) error { return c.forget(ctx) }
+func (c *Control) Place(ctx context.Context) error  { return c.placeWaiting(ctx) }
