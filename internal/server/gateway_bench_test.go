@@ -1,7 +1,6 @@
 package server_test
 
 import (
-	"bytes"
 	"crypto/ed25519"
 	"fmt"
 	"net/http"
@@ -49,7 +48,7 @@ func benchmarkHostHeartbeat(b *testing.B, signed bool) {
 	b.ResetTimer()
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
-			w := &httptest.ResponseRecorder{HeaderMap: http.Header{}, Body: new(bytes.Buffer)}
+			w := httptest.NewRecorder()
 			e.handler.ServeHTTP(w, requests[next.Add(1)-1])
 			if w.Code != http.StatusOK {
 				failed.Add(1)
