@@ -319,8 +319,12 @@ func (c *cloud) checkNode() {
 
 // leftFiles lists what is in the node's folder beyond the lock and whole images.
 func (c *cloud) leftFiles() (left []string) {
-	_ = filepath.WalkDir(c.path("node"), func(p string, d os.DirEntry, err error) error {
-		name, _ := filepath.Rel(c.path("node"), p)
+	root, err := filepath.EvalSymlinks(c.path("node"))
+	if err != nil {
+		return []string{err.Error()}
+	}
+	_ = filepath.WalkDir(root, func(p string, d os.DirEntry, err error) error {
+		name, _ := filepath.Rel(root, p)
 		whole := filepath.Dir(name) == "images" && len(filepath.Base(name)) == 64
 		if !whole && !slices.Contains([]string{".", "lock", "images", "instances"}, name) {
 			left = append(left, p)

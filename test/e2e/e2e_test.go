@@ -35,6 +35,7 @@ var scenarios = []struct {
 	{"GuestEnds", guestEnds},
 	{"TerminateAnywhere", terminateAnywhere},
 	{"DeadNode", deadNode},
+	{"FullDisk", fullDisk},
 	{"TLS", tlsBeyondLoopback},
 }
 

@@ -81,7 +81,13 @@ func buildImage(args ...string) (string, error) {
 // latest when the test ends.
 func (l *lab) boot(t *testing.T) (release func()) {
 	t.Helper()
-	l.boots <- struct{}{}
+	ctx, cancel := bounded(t, forever)
+	defer cancel()
+	select {
+	case l.boots <- struct{}{}:
+	case <-ctx.Done():
+		t.Fatal("no guest may boot any more; the test's time is over")
+	}
 	release = sync.OnceFunc(func() { <-l.boots })
 	t.Cleanup(release)
 	return release
@@ -101,17 +107,33 @@ func driver(t *testing.T, d *libvirtdtest.Daemon) *libvirt.Driver {
 // Deadlines. They are far beyond what is usual, so that a busy machine fails
 // nothing; each is a bound on something that must come to an end.
 const (
-	soon     = 30 * time.Second // what processes do between themselves
-	patience = 2 * time.Minute  // what takes a guest
+	soon     = time.Minute     // what processes do between themselves
+	patience = 4 * time.Minute // what takes a guest
 )
 
+// forever is bounded by the whole run only.
+const forever = 24 * time.Hour
+
 const pollEvery = 50 * time.Millisecond
+
+// forCleaning is what the end of a failed run needs of the test binary's own time,
+// which ends without any cleaning.
+const forCleaning = 90 * time.Second
+
+// bounded ends with the test, after within, or when cleaning has to begin.
+func bounded(t *testing.T, within time.Duration) (context.Context, context.CancelFunc) {
+	end := time.Now().Add(within)
+	if last, ok := t.Deadline(); ok && last.Add(-forCleaning).Before(end) {
+		end = last.Add(-forCleaning)
+	}
+	return context.WithDeadline(t.Context(), end)
+}
 
 // await looks until it is done. It fails the test when the time is over, saying
 // what was seen last.
 func await(t *testing.T, within time.Duration, what string, look func() (seen string, done bool)) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), within)
+	ctx, cancel := bounded(t, within)
 	defer cancel()
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
@@ -123,7 +145,7 @@ func await(t *testing.T, within time.Duration, what string, look func() (seen st
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			t.Fatalf("no %s within %v; last seen: %s", what, within, seen)
+			t.Fatalf("no %s within %v, or in the time of the whole run; last seen: %s", what, within, seen)
 		}
 	}
 }

@@ -92,9 +92,11 @@ func (p *process) stop(t *testing.T) {
 // killedItself waits until the process has died of its own SIGKILL.
 func (p *process) killedItself(t *testing.T) {
 	t.Helper()
+	ctx, cancel := bounded(t, patience)
+	defer cancel()
 	select {
 	case <-p.done:
-	case <-time.After(patience):
+	case <-ctx.Done():
 		t.Fatalf("%s has not come to its crash point", p.name)
 	}
 	if s := p.end.Sys().(syscall.WaitStatus); !s.Signaled() || s.Signal() != syscall.SIGKILL {
