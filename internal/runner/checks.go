@@ -34,6 +34,8 @@ type checks struct {
 	last condition
 	at   time.Duration // boot; meaningless before the first
 	done bool
+
+	ready chan struct{} // closed after the first
 }
 
 // patience is how many polls a check may take before it counts as hanging.
@@ -57,6 +59,9 @@ func (c *checks) refresh(ctx context.Context) (changed bool) {
 	found := c.examine(ctx)
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if !c.done {
+		close(c.ready)
+	}
 	changed = !c.done || c.last.blocked != found.blocked || (c.last.lowDisk == nil) != (found.lowDisk == nil)
 	c.last, c.at, c.done = found, c.clock.boot(), true
 	return changed

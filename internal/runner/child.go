@@ -96,7 +96,7 @@ func (c *Children) cgroups() (*cgroups, error) {
 }
 
 // Sweep implements Engine.
-func (c *Children) Sweep(_ context.Context, running func(string) bool) error {
+func (c *Children) Sweep(_ context.Context, running func(string) bool) (gone []string, err error) {
 	var errs []error
 	if g, err := c.cgroups(); err == nil {
 		for key, group := range g.list() {
@@ -109,10 +109,11 @@ func (c *Children) Sweep(_ context.Context, running func(string) bool) error {
 	errs = append(errs, err)
 	for key := range all {
 		if !running(key) {
+			gone = append(gone, key)
 			errs = append(errs, workspace{filepath.Join(c.work, key)}.remove())
 		}
 	}
-	return errors.Join(errs...)
+	return gone, errors.Join(errs...)
 }
 
 // slot takes a free slot, whose user is the job's.

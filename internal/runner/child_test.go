@@ -40,7 +40,7 @@ func children(t *testing.T, slots int, visible ...string) (*Children, string) {
 		t.Skip(reason)
 	}
 	t.Cleanup(func() {
-		if err := c.Sweep(context.Background(), func(string) bool { return false }); err != nil {
+		if _, err := c.Sweep(context.Background(), func(string) bool { return false }); err != nil {
 			t.Error(err)
 		}
 		c.groups.close()
@@ -332,8 +332,9 @@ func TestChildAfterCrash(t *testing.T) {
 			t.Fatalf("processes are left: %s", out)
 		}
 	}
-	if err := c.Sweep(t.Context(), func(string) bool { return false }); err != nil {
-		t.Error(err)
+	gone, err := c.Sweep(t.Context(), func(string) bool { return false })
+	if err != nil || len(gone) != 1 {
+		t.Errorf("swept %v, %v", gone, err)
 	}
 	if left, _ := workspaces(c.work); len(left) > 0 || len(c.groups.list()) > 0 {
 		t.Errorf("left: %v, %v", left, c.groups.list())

@@ -180,7 +180,8 @@ func (g *fakeGateway) work(id, verb string, body []byte) (any, error) {
 		LeaseEpoch, ExitCode, Offset int64
 		Data                         []byte
 		Message                      string
-		Retry, Progressed            bool
+		Retry                        *bool
+		Progressed                   bool
 	}
 	if err := json.Unmarshal(body, &in); err != nil {
 		g.t.Errorf("%s %s: %v", verb, body, err)
@@ -198,7 +199,7 @@ func (g *fakeGateway) work(id, verb string, body []byte) (any, error) {
 	case "complete":
 		j.Complete(in.ExitCode, in.Message, g.now())
 	case "fail":
-		j.Fail(in.Message, in.Retry, g.now())
+		j.Fail(in.Message, in.Retry == nil || *in.Retry, g.now())
 	case "logs":
 		have := int64(len(g.logs[id]))
 		if in.Offset > have {
@@ -251,6 +252,19 @@ func (g *fakeGateway) lastBeat() api.HostHeartbeat {
 	return g.beats[len(g.beats)-1]
 }
 
+// lastRequest is the newest outcome of a request for work that a beat told, from
+// the given beat on.
+func (g *fakeGateway) lastRequest(from int) (w *api.WorkRequest) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, b := range g.beats[from:] {
+		if b.WorkRequest != nil {
+			w = b.WorkRequest
+		}
+	}
+	return w
+}
+
 func (g *fakeGateway) count(path string) int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -265,16 +279,17 @@ type fakeEngine struct {
 	causes []error // of ended jobs
 	now    int     // running
 	most   int
-	swept  int
+	left   []string // keys of jobs of an earlier process
 }
 
 func (e *fakeEngine) Check(context.Context) string { e.mu.Lock(); defer e.mu.Unlock(); return e.reason }
 
-func (e *fakeEngine) Sweep(context.Context, func(string) bool) error {
+func (e *fakeEngine) Sweep(context.Context, func(string) bool) ([]string, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.swept++
-	return nil
+	gone := e.left
+	e.left = nil
+	return gone, nil
 }
 
 func (e *fakeEngine) Run(ctx context.Context, j *Job) (int64, error) {

@@ -27,8 +27,8 @@ func TestHeartbeats(t *testing.T) {
 			t.Errorf("the first beat: %+v", first)
 		}
 		pass(10 * time.Minute)
-		if b := r.g.lastBeat(); b.Blocked != nil || b.WorkRequest == nil || !b.WorkRequest.OK {
-			t.Errorf("a later beat: %+v", b)
+		if b, w := r.g.lastBeat(), r.g.lastRequest(0); b.Blocked != nil || w == nil || !w.OK {
+			t.Errorf("a later beat: %+v, request %+v", b, w)
 		}
 		for i := 3; i < len(r.g.beatAt); i++ {
 			if gap := r.g.beatAt[i].Sub(r.g.beatAt[i-1]); gap < 27*time.Second || gap > 33*time.Second {
@@ -53,7 +53,7 @@ func TestHeartbeatTellsRequests(t *testing.T) {
 			return nil
 		})
 		pass(2 * time.Minute)
-		w := r.g.lastBeat().WorkRequest
+		w := r.g.lastRequest(0)
 		if w == nil || w.OK || w.Code != "host_stale" || len([]rune(w.Message)) != 500 {
 			t.Errorf("a refused request: %+v", w)
 		}
@@ -63,8 +63,10 @@ func TestHeartbeatTellsRequests(t *testing.T) {
 			}
 			return nil
 		})
+		pass(time.Minute) // the last refusal is told
+		told := len(r.g.beats)
 		pass(3 * time.Minute)
-		if w := r.g.lastBeat().WorkRequest; w != nil {
+		if w := r.g.lastRequest(told); w != nil {
 			t.Errorf("a request without an answer is no word of the platform: %+v", w)
 		}
 		r.g.set(nil)

@@ -84,15 +84,17 @@ func (e *Instances) image(ctx context.Context, name string) (found api.Image, er
 }
 
 // Sweep implements Engine.
-func (e *Instances) Sweep(ctx context.Context, running func(string) bool) error {
+func (e *Instances) Sweep(ctx context.Context, running func(string) bool) (gone []string, err error) {
 	var errs []error
-	err := api.Pages(ctx, e.cfg.Client, api.InstancePath(e.cfg.Project, ""), func(i api.Instance) error {
-		if i.Tags[tagHost] == e.cfg.Host && !running(i.Tags[tagJob]) && i.State != "terminating" && i.State != "terminated" {
+	err = api.Pages(ctx, e.cfg.Client, api.InstancePath(e.cfg.Project, ""), func(i api.Instance) error {
+		key := i.Tags[tagJob]
+		if i.Tags[tagHost] == e.cfg.Host && !running(key) && i.State != "terminating" && i.State != "terminated" {
+			gone = append(gone, key)
 			errs = append(errs, e.terminate(ctx, i.ID))
 		}
 		return nil
 	})
-	return errors.Join(append(errs, err)...)
+	return gone, errors.Join(append(errs, err)...)
 }
 
 func (e *Instances) terminate(ctx context.Context, id string) error {

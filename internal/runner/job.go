@@ -64,7 +64,13 @@ func (j *running) run(ctx context.Context) {
 		log.Warn("the job's lease was lost; its result is dropped")
 		return
 	}
-	log.Info("a job ended", "exit", exit, "error", err, "cause", cause)
+	if err == nil {
+		log = log.With("exit", exit)
+	}
+	if !errors.Is(cause, context.Canceled) { // the command did not end by itself
+		log = log.With("because", cause)
+	}
+	log.Info("a job ended", "error", err)
 }
 
 func (j *running) execute() (int64, error) {

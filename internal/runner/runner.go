@@ -14,6 +14,8 @@ import (
 	"log/slog"
 	"net/http"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -47,8 +49,8 @@ type Engine interface {
 	// Check says what keeps it from running any; empty: nothing.
 	Check(ctx context.Context) string
 	// Sweep ends and removes what no job of running (by Job.Key) owns: what an
-	// earlier process of this runner left behind.
-	Sweep(ctx context.Context, running func(key string) bool) error
+	// earlier process of this runner left behind. It returns the keys of those jobs.
+	Sweep(ctx context.Context, running func(key string) bool) (gone []string, err error)
 	// Run runs the job's command with its output going to j.Output, and returns its
 	// exit code. When ctx ends it ends the command, all of it: at once when the
 	// cause is ErrLeaseLost, else after asking. An error says that the command
@@ -128,7 +130,7 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	r := &runner{cfg: &cfg, id: id, client: client, clock: cfg.clock, log: log, wake: newNudge(), jobs: map[string]*running{}}
-	r.checks = &checks{cfg: &cfg, clock: cfg.clock}
+	r.checks = &checks{cfg: &cfg, clock: cfg.clock, ready: make(chan struct{})}
 	r.heart = &heart{client: client, log: log, report: r.report, poll: cfg.Poll, early: newNudge()}
 	r.run(ctx, spare)
 	return nil
@@ -141,9 +143,12 @@ func (r *runner) run(ctx context.Context, spare *reserve) {
 	r.heart.known = func() { _ = writeOwn(filepath.Join(r.cfg.Dir, fileVersion), []byte(r.cliVersion()+"\n")) }
 	beating, stopBeating := context.WithCancel(context.WithoutCancel(ctx))
 	var loops sync.WaitGroup
-	loops.Go(func() { r.heart.run(beating) })
-	loops.Go(func() { r.watchSleep(beating) })
 	loops.Go(func() { r.watchHost(beating, spare) })
+	loops.Go(func() {
+		pause(beating, firstChecks, r.checks.ready)
+		r.heart.run(beating)
+	})
+	loops.Go(func() { r.watchSleep(beating) })
 	r.sweep(ctx)
 	r.askForWork(ctx)
 	r.drain()
@@ -157,8 +162,9 @@ func (r *runner) run(ctx context.Context, spare *reserve) {
 }
 
 const (
-	lastBeat  = 3 * time.Second // what the last heartbeat may take
-	sweepTime = time.Minute
+	firstChecks = 2 * time.Second // what the first heartbeat waits for the checks
+	lastBeat    = 3 * time.Second // what the last heartbeat may take
+	sweepTime   = time.Minute
 )
 
 // cliVersion names this runner to the gateway, which knows Outcrop's own by the
@@ -224,17 +230,26 @@ func (r *runner) watchSleep(ctx context.Context) {
 	}
 }
 
-// sweep removes what nobody owns.
+// sweep removes what nobody owns, and hands those jobs back: their leases would run
+// out only later.
 func (r *runner) sweep(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, sweepTime)
 	defer cancel()
-	err := r.cfg.Engine.Sweep(ctx, func(key string) bool {
+	gone, err := r.cfg.Engine.Sweep(ctx, func(key string) bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		return r.jobs[key] != nil
 	})
 	if err != nil && !errors.Is(err, context.Canceled) {
 		r.log.Warn("what an earlier job left behind could not all be removed; it is tried again", "error", err)
+	}
+	for _, key := range gone {
+		id, epoch, ok := parseKey(key)
+		if !ok {
+			continue
+		}
+		err := r.client.post(ctx, "/v1/work/"+id+"/fail", api.FailWork{Host: r.id.Host, LeaseEpoch: epoch, Message: "the runner ended while the job ran"}, nil)
+		r.log.Info("what an earlier job left behind is removed", "job", id, "handed back", err == nil)
 	}
 }
 
@@ -303,3 +318,9 @@ type Job struct {
 
 // Key names the attempt in folders and on instances.
 func (j *Job) Key() string { return fmt.Sprintf("%s.%d", j.ID, j.Epoch) }
+
+func parseKey(key string) (id string, epoch int64, ok bool) {
+	id, text, _ := strings.Cut(key, ".")
+	epoch, err := strconv.ParseInt(text, 10, 64)
+	return id, epoch, err == nil && id != "" && id == fleet.CanonicalID(id)
+}

@@ -199,6 +199,21 @@ func TestStop(t *testing.T) {
 	})
 }
 
+// What an earlier process left is handed back before its lease ends.
+func TestLeftoversAreHandedBack(t *testing.T) {
+	bubble(t, func(r *rig) {
+		id := r.g.queue(600, "build")
+		r.g.jobs[0].Claim(testHost, r.g.now())
+		r.e.left = []string{id + ".1", "no-job", "../../hosts.1"}
+		r.e.play = until(10, time.Second, 0)
+	}, func(t *testing.T, r *rig) {
+		pass(20 * time.Second)
+		if j := r.g.jobs[0]; j.State != fleet.JobSucceeded || j.Attempt != 2 {
+			t.Errorf("state %s, attempt %d", j.State, j.Attempt)
+		}
+	})
+}
+
 // All slots are used, none twice, and a free one is filled without a wait.
 func TestSlots(t *testing.T) {
 	bubble(t, func(r *rig) { r.cfg.Slots = 3; r.e.play = until(5, 2*time.Second, 0) }, func(t *testing.T, r *rig) {
