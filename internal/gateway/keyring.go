@@ -104,8 +104,8 @@ func (k *keyring) remember(mac [32]byte, c *cachedKey) {
 }
 
 // find reads the key of a secret; store.ErrNotFound. A key that was revoked
-// before the call, on whatever server, is seen to be. known is false for one that
-// is not in memory: then budget is asked before the database is.
+// before the call, on whatever server, is seen to be. For a secret that is not in
+// memory, budget is asked before the database is.
 func (g *Gateway) find(ctx context.Context, secret string, budget func() error) (*cachedKey, error) {
 	mac := g.keys.mac("key:", secret)
 	generation, err := g.db.AuthGeneration(ctx)

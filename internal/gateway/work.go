@@ -76,8 +76,7 @@ func (g *Gateway) CancelWork(ctx context.Context, who Caller, id string) (out ap
 		if j.State == fleet.JobCancelling || j.State == fleet.JobCancelled {
 			return nil
 		}
-		err := j.Cancel(tx.Now)
-		return err
+		return j.Cancel(tx.Now)
 	}, &out)
 	return out, err
 }
