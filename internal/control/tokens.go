@@ -144,17 +144,14 @@ func (c *Control) Authenticate(ctx context.Context, token string) (iam.Caller, e
 // lookUp reads a token and remembers it under the generation that was read
 // before it, so that a change in between makes it be read again.
 func (c *Control) lookUp(ctx context.Context, mac [32]byte, gen int64) (*cachedToken, error) {
-	t := &cachedToken{generation: gen}
-	err := c.db.Read(ctx, func(tx *store.Tx) (err error) {
-		t.Token, err = tx.TokenByMAC(mac[:])
-		return err
-	})
+	token, err := c.db.TokenByMAC(ctx, mac[:])
 	if errors.Is(err, store.ErrNotFound) {
 		return nil, errBadToken() // not remembered: guesses must not fill memory
 	}
 	if err != nil {
 		return nil, err
 	}
+	t := &cachedToken{token, gen}
 	c.keys.mu.Lock()
 	c.keys.cache[mac] = t
 	c.keys.mu.Unlock()

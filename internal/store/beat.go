@@ -46,6 +46,9 @@ type nodeCache map[string]*compute.Node
 func (c nodeCache) reset() { clear(c) }
 
 func (w *writer) applyBeats(tx *Tx, ops []*write) error {
+	if err := w.recall(tx, ops); err != nil {
+		return err
+	}
 	var known []*write
 	seen := make(map[string]bool, len(ops))
 	flush := func() error {
@@ -70,6 +73,49 @@ func (w *writer) applyBeats(tx *Tx, ops []*write) error {
 		seen[id] = true
 		known = append(known, op)
 		if len(known) == w.db.dialect.beatChunk {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+	}
+	return flush()
+}
+
+// recallChunk is how many nodes are read with one statement.
+const recallChunk = 64
+
+var recallSQL = func() string {
+	var b strings.Builder
+	b.WriteString(nodeSelect + "WHERE n.id IN ($1")
+	for i := 2; i <= recallChunk; i++ {
+		fmt.Fprintf(&b, ",$%d", i)
+	}
+	return b.String() + ")"
+}()
+
+// recall reads nodes into the cache that are not there: after a start of the
+// server all of them beat within a minute.
+func (w *writer) recall(tx *Tx, ops []*write) error {
+	ids := make([]any, 0, recallChunk)
+	flush := func() error {
+		if len(ids) < 2 {
+			return nil // beatAlone reads it
+		}
+		for len(ids) < recallChunk { // so that it is one statement for all numbers
+			ids = append(ids, ids[0])
+		}
+		nodes, err := list(tx, recallSQL, ids, scanNode)
+		for i := range nodes {
+			w.nodes[nodes[i].ID] = &nodes[i]
+		}
+		ids = ids[:0]
+		return err
+	}
+	for _, op := range ops {
+		if w.nodes[op.beat.NodeID] != nil {
+			continue
+		}
+		if ids = append(ids, op.beat.NodeID); len(ids) == recallChunk {
 			if err := flush(); err != nil {
 				return err
 			}

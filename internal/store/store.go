@@ -207,7 +207,7 @@ func (db *DB) look(ctx context.Context, fn func(*Tx) error) error {
 		return err
 	}
 	defer db.reads.put(c)
-	if err = fn(&Tx{ctx: ctx, c: c, Now: db.now()}); err != nil {
+	if err = fn(&Tx{ctx: ctx, c: c, Now: db.now()}); err != nil && !errors.Is(err, ErrNotFound) {
 		c.broken = true // perhaps only the statement failed; a new connection is cheap
 	}
 	return err

@@ -38,8 +38,12 @@ func scanToken(scan scanFunc) (t Token, err error) {
 }
 
 // TokenByMAC reads the token whose secret has the keyed hash; ErrNotFound.
-func (tx *Tx) TokenByMAC(mac []byte) (Token, error) {
-	return one(tx, tokenSelect+`WHERE mac = $1`, []any{mac}, scanToken)
+func (db *DB) TokenByMAC(ctx context.Context, mac []byte) (t Token, err error) {
+	err = db.look(ctx, func(tx *Tx) (err error) {
+		t, err = one(tx, tokenSelect+`WHERE mac = $1`, []any{mac}, scanToken)
+		return err
+	})
+	return t, err
 }
 
 // Token reads one token by its id; ErrNotFound.

@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -69,6 +71,7 @@ func (l *launchLab) measure(ctx context.Context) (r result, err error) {
 	if err != nil {
 		return r, err
 	}
+	defer l.removeRouters()
 	defer node.stop()
 	// The first launch waits for the probe of the hypervisor, which began with the
 	// agent, and fetches the image.
@@ -148,6 +151,15 @@ func (l *launchLab) startNode(ctx context.Context, addr string) (*process, error
 		err := l.client.Do(ctx, http.MethodGet, "/v1/compute/nodes/bench", nil, nil)
 		return err == nil, nil
 	})
+}
+
+// removeRouters removes what a node leaves until the next boot: the folder of its
+// routers, which is empty by now.
+func (l *launchLab) removeRouters() {
+	sum := sha256.Sum256([]byte(filepath.Join(l.Dir, "node")))
+	dir := filepath.Join("/run/outcrop", hex.EncodeToString(sum[:4]))
+	_ = os.Remove(filepath.Join(dir, "routers"))
+	_ = os.Remove(dir)
 }
 
 // userland is how the micro image's first line begins.
