@@ -24,6 +24,8 @@ type createFlags struct {
 	userData                string
 	publicKeys, tags        []string
 	dataVolumes             []string
+	countables              []string
+	group                   string // placement group
 	agent                   string
 	metadata                api.MetadataOptions
 	wait                    waitFlags
@@ -65,6 +67,7 @@ whose answer is lost is sent again and still makes only one instance.`,
 	f.StringArrayVar(&fl.in.SubnetIDs, "subnet", nil, "subnet of the interface (the project's default)")
 	f.StringVar(&fl.in.DesiredState, "desired-state", "", "running or stopped: what the platform is to keep it at")
 	f.StringVar(&fl.agent, "agent", "", "on or off: whether a guest agent is wanted (on where the image ships one)")
+	fl.addPlacementFlags(a, c)
 	addMetadataFlags(c, &fl.metadata)
 	completeWords(c, "agent", "on", "off")
 	fl.wait.add(c, "running")
@@ -115,6 +118,9 @@ func (a *app) fillCreate(ctx context.Context, fl *createFlags) (err error) {
 	if in.Tags, err = parsePairs("tag", fl.tags); err != nil {
 		return err
 	}
+	if in.Countables, err = parseUnits("countable", fl.countables); err != nil {
+		return err
+	}
 	for _, size := range fl.dataVolumes {
 		n, err := sizeFlag("data-volume", size)
 		if err != nil {
@@ -142,6 +148,11 @@ func (a *app) fillCreate(ctx context.Context, fl *createFlags) (err error) {
 		}
 		text := base64.StdEncoding.EncodeToString(b)
 		in.UserData = &text
+	}
+	if fl.group != "" {
+		if in.PlacementGroupID, err = placementGroups.resolve(ctx, a, fl.group); err != nil {
+			return err
+		}
 	}
 	in.ImageID, err = images.resolve(ctx, a, fl.image)
 	return err

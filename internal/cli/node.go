@@ -27,11 +27,16 @@ var nodes = &noun[node]{
 		{"ZONE", func(n *node, _ time.Time) string { return n.AvailabilityZone }},
 		{"STATE", func(n *node, _ time.Time) string { return n.State }},
 		{"LIVENESS", func(n *node, _ time.Time) string { return n.Liveness.Status }},
-		{"VCPUS", func(n *node, _ time.Time) string { return fmt.Sprintf("%d/%d", n.CommittedVCPUs, n.CommittableVCPUs) }},
+		{"VCPUS", func(n *node, _ time.Time) string { return gaugeOf(n.CommittedVCPUs, n.CommittableVCPUs, countText) }},
 		{"MEMORY", func(n *node, _ time.Time) string {
-			return formatSize(n.CommittedMemoryBytes) + "/" + formatSize(n.CommittableMemoryBytes)
+			return gaugeOf(n.CommittedMemoryBytes, n.CommittableMemoryBytes, formatSize)
 		}},
+		{"DISK", func(n *node, _ time.Time) string {
+			return gaugeOf(n.CommittedDiskBytes, n.Capacity.TotalDiskBytes, formatSize)
+		}},
+		{"FREE UNITS", func(n *node, _ time.Time) string { return freeText(n) }},
 		{"SEEN", func(n *node, now time.Time) string { return age(n.LastSeenAt, now) }},
+		{"FINDINGS", func(n *node, _ time.Time) string { return codesText(n.Findings) }},
 	},
 	details: []field[node]{
 		{"Id", func(n *node, _ time.Time) string { return n.ID }},
@@ -52,9 +57,14 @@ var nodes = &noun[node]{
 				formatSize(n.CommittableMemoryBytes), formatSize(n.Capacity.TotalMemoryBytes), formatSize(n.ReservedMemoryBytes))
 		}},
 		{"Reservation", func(n *node, _ time.Time) string { return n.ReservationSource }},
-		{"Disk", func(n *node, _ time.Time) string { return formatSize(n.Capacity.TotalDiskBytes) }},
+		{"Disk", func(n *node, _ time.Time) string {
+			return fmt.Sprintf("%s of %s committed", formatSize(n.CommittedDiskBytes), formatSize(n.Capacity.TotalDiskBytes))
+		}},
+		{"Committed units", func(n *node, _ time.Time) string { return unitsText(n.CommittedCapabilities) }},
+		{"Free units", func(n *node, _ time.Time) string { return unitsText(n.FreeCapabilities) }},
 		{"Declared", func(n *node, _ time.Time) string { return pairsText(n.DeclaredCapabilities) }},
 		{"Labels", func(n *node, _ time.Time) string { return pairsText(n.Capabilities) }},
+		{"Overrides", func(n *node, _ time.Time) string { return overridesText(n.Overrides) }},
 		{"Findings", func(n *node, _ time.Time) string { return findingsText(n.Findings) }},
 		{"Created", func(n *node, now time.Time) string { return moment(n.CreatedAt, now) }},
 	},
@@ -72,7 +82,8 @@ outcrop token create --role node --node ID`,
   outcrop node --server https://cloud:9418 --token-file node.token --id rack1-07 --data /var/lib/outcrop-node`, []string{"nodes"},
 		nodes.listCommand(a, text{"List the nodes",
 			`Lists the nodes. VCPUS and MEMORY show what instances hold, of what can be held
-in all. SEEN is how long ago the node last reported.`,
+in all; FREE UNITS what is free of the countables that a node reports. SEEN is how
+long ago the node last reported.`,
 			"  outcrop node list\n  outcrop node list -o json"}),
 		nodes.getCommand(a, text{"Show one node", "Shows one node: its size, what is committed, its labels, and what is wrong with it.",
 			"  outcrop node get rack1-07"}),
@@ -215,7 +226,7 @@ func livenessText(l *api.NodeLiveness, now time.Time) string {
 func findingsText(findings []api.Finding) string {
 	var words []string
 	for _, f := range findings {
-		words = append(words, f.Code+": "+f.Message)
+		words = append(words, strings.TrimSuffix(f.Code+": "+f.Message+"; "+f.NextStep, "; "))
 	}
 	return strings.Join(words, "; ")
 }

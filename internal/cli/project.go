@@ -25,7 +25,7 @@ func newProject(a *app) *cobra.Command {
 	return group("project", "Create, list and delete projects",
 		"A project holds instances and images, and keeps them apart from those of others. One named default exists from the start.",
 		"  outcrop project create shop --name \"The shop\"\n  outcrop project list", []string{"projects"},
-		newProjectCreate(a),
+		newProjectCreate(a), newProjectQuota(a),
 		projects.listCommand(a, text{"List the projects", "Lists all projects. Operators only.", "  outcrop project list"}),
 		projects.deleteCommand(a, "delete", "deleted", []string{"rm"}, text{"Delete an empty project",
 			"Deletes a project. It is refused while the project holds instances or images.", "  outcrop project delete shop"}),

@@ -49,7 +49,7 @@ Instances and images go by id, or by name where the name is unique.`,
 		root.AddCommand(cmds...)
 	}
 	add(groupRun, newUp(a), newServer(a), newRunner(a), newGuest(a))
-	add(groupUse, newInstance(a), newInstanceType(a), newImage(a), newVolume(a), newSubnet(a), newNode(a), newProject(a), newToken(a), newWhoami(a))
+	add(groupUse, newInstance(a), newInstanceType(a), newImage(a), newVolume(a), newSubnet(a), newPlacementGroup(a), newPlacement(a), newNode(a), newCapacity(a), newReadiness(a), newAudit(a), newProject(a), newToken(a), newWhoami(a))
 	add(groupUse, newApps(a), newKeys(a), newHosts(a), newWork(a))
 	add(groupOther, newOpenAPI(a), newVersion(a), newCompletion(a))
 	root.SetHelpCommandGroupID(groupOther)
