@@ -239,7 +239,7 @@ func (c *Control) account(tx *store.Tx, d store.Doubt) error {
 	if err != nil {
 		return err
 	}
-	r := requestOf(&i.Instance, details)
+	r := requestOf(&i.Instance, usage(&i.Instance, details).DiskBytes)
 	a := store.Allocation{InstanceID: i.ID, ProjectID: i.ProjectID, Purpose: store.Holding, Allocation: r.Allocation(schedule.Decision{})}
 	a.NodeID, a.Seat.Group = i.NodeID, i.Spec.PlacementGroupID
 	return tx.Allocate(&a)

@@ -67,7 +67,7 @@ func (c *Control) readFleet(ctx context.Context, fn func(*store.Tx, *schedule.In
 		if f.ix == nil || f.computed != c.computed() {
 			err = c.buildFleet(tx)
 		} else {
-			ids, err = c.catchUp(tx)
+			ids, err = c.catchUp(tx, seq)
 		}
 		if err != nil {
 			f.soil(ids)
@@ -114,7 +114,7 @@ func (c *Control) whilePlacing(ctx context.Context, fn func(*placing) error) err
 		if seq, err = tx.LockPlacement(); err != nil {
 			return err
 		}
-		if p.touched, err = c.catchUp(tx); err != nil {
+		if p.touched, err = c.catchUp(tx, seq-1); err != nil {
 			return err
 		}
 		p.ix = f.ix
@@ -162,15 +162,29 @@ func (p *placing) give(a schedule.Allocation) {
 }
 
 // catchUp reads the nodes that changed since the index last looked, and says which.
-func (c *Control) catchUp(tx *store.Tx) (ids []string, err error) {
+// Changes are numbered up to seq.
+func (c *Control) catchUp(tx *store.Tx, seq int64) (ids []string, err error) {
 	f := c.fleet
-	if ids, err = tx.PlacementChanges(f.seq); err != nil {
-		return ids, err
+	if seq == f.seq && len(f.dirty) == 0 {
+		return nil, nil
+	}
+	changes, err := tx.PlacementChanges(f.seq)
+	if err != nil {
+		return nil, err
+	}
+	ids = changes.IDs()
+	for _, id := range changes.Gone {
+		f.ix.Remove(id)
+		delete(f.late, id)
+	}
+	for i := range changes.Nodes {
+		f.ix.Upsert(c.scheduled(&changes.Nodes[i], tx.Now))
+	}
+	for id, u := range changes.Uses {
+		f.ix.SetUse(id, u.Usage, u.Held, u.Members)
 	}
 	for id := range f.dirty {
 		ids = append(ids, id)
-	}
-	for _, id := range ids {
 		n, err := tx.FleetNode(id)
 		if errors.Is(err, store.ErrNotFound) {
 			f.ix.Remove(id)
@@ -222,7 +236,7 @@ func (c *Control) scheduled(n *store.FleetNode, now time.Time) schedule.Node {
 	} else {
 		c.fleet.late[n.ID] = n.Liveness.SeenAt
 	}
-	return schedule.NodeOf(&n.Node, live, n.Held, n.Members)
+	return schedule.NodeOf(&n.Node, live, n.Use.Held, n.Use.Members)
 }
 
 // sweepLiveness judges the nodes by time, if that was not done just now.

@@ -247,7 +247,7 @@ func (c *Control) groupAndFleet(ctx context.Context, project, id string) (s *sch
 			if err != nil {
 				return err
 			}
-			r := requestOf(&i.Instance, details.Of(i.ID))
+			r := requestOf(&i.Instance, usage(&i.Instance, details.Of(i.ID)).DiskBytes)
 			r.From = &held.Allocation
 			members = append(members, schedule.Member{InstanceID: i.ID, Request: r})
 		}

@@ -64,28 +64,24 @@ type refusal struct {
 }
 
 func (c *Control) placeSome(ctx context.Context, after store.Cursor) (b placedBatch, err error) {
-	var waiting []store.Instance
-	err = c.db.Read(ctx, func(tx *store.Tx) error { // most runs find nothing, and need no write
-		waiting, err = tx.UnplacedInstances(after, 1)
+	any := false
+	err = c.db.Read(ctx, func(tx *store.Tx) (err error) { // most runs find nothing, and need no write
+		any, err = tx.AnyWaiting()
 		return err
 	})
-	if err != nil || len(waiting) == 0 {
+	if err != nil || !any {
 		return b, err
 	}
 	err = c.whilePlacing(ctx, func(p *placing) error {
 		p.tracked = true
 		b = placedBatch{}
-		waiting, err := p.UnplacedInstances(after, placeBatch)
+		waiting, err := p.WaitingInstances(after, placeBatch)
 		if err != nil || len(waiting) == 0 {
-			return err
-		}
-		details, err := p.DetailsOfUnplaced(after, placeBatch)
-		if err != nil {
 			return err
 		}
 		batch := newPlacementBatch(p)
 		for n := range waiting {
-			if err := batch.place(&waiting[n], details.Of(waiting[n].ID)); err != nil {
+			if err := batch.place(&waiting[n]); err != nil {
 				return err
 			}
 		}
@@ -118,8 +114,9 @@ func newPlacementBatch(p *placing) *placementBatch {
 }
 
 // place decides on one instance.
-func (b *placementBatch) place(i *store.Instance, d *store.Details) error {
-	r, err := b.request(i, d)
+func (b *placementBatch) place(w *store.Waiting) error {
+	i := &w.Instance
+	r, err := b.request(w)
 	if err != nil {
 		return err
 	}
@@ -139,7 +136,7 @@ func (b *placementBatch) place(i *store.Instance, d *store.Details) error {
 	}
 	a := r.Allocation(at)
 	placed := store.Placed{Instance: i, Allocation: store.Allocation{InstanceID: i.ID, ProjectID: i.ProjectID, Purpose: store.Holding, Allocation: a}}
-	if len(d.Interfaces) == 0 {
+	if !w.Plugged {
 		switch f, err := b.plug(i); {
 		case errors.Is(err, vpc.ErrExhausted):
 			i.Fail("the subnet has no free address left; terminate instances, or use another subnet, then start it again")
@@ -163,16 +160,16 @@ func (b *placementBatch) refuse(i *store.Instance, r schedule.Request, quota str
 }
 
 // request is what an instance asks of placement.
-func (b *placementBatch) request(i *store.Instance, d *store.Details) (schedule.Request, error) {
-	r := requestOf(&i.Instance, d)
-	id := i.Spec.PlacementGroupID
+func (b *placementBatch) request(w *store.Waiting) (schedule.Request, error) {
+	r := requestOf(&w.Instance.Instance, w.DiskBytes)
+	id := w.Spec.PlacementGroupID
 	if id == "" {
 		return r, nil
 	}
 	g, known := b.groups[id]
 	if !known {
 		var err error
-		if g, err = groupOf(b.Tx, i.ProjectID, id); err != nil {
+		if g, err = groupOf(b.Tx, w.ProjectID, id); err != nil {
 			return r, err
 		}
 		b.groups[id] = g
@@ -219,8 +216,8 @@ func (b *placementBatch) write() error {
 
 // requestOf is what an instance asks of placement, but for its group. The durable
 // wishes of its spec fill it (lesson 17).
-func requestOf(i *compute.Instance, d *store.Details) schedule.Request {
-	return schedule.Request{Shape: i.Spec.Shape, DiskBytes: usage(i, d).DiskBytes, Countables: i.Spec.Countables, Selectors: i.Spec.Selectors}
+func requestOf(i *compute.Instance, disk int64) schedule.Request {
+	return schedule.Request{Shape: i.Spec.Shape, DiskBytes: disk, Countables: i.Spec.Countables, Selectors: i.Spec.Selectors}
 }
 
 // groupOf reads a placement group; nil when it is gone.
@@ -239,7 +236,7 @@ func moveRequest(tx *store.Tx, i *store.Instance) (schedule.Request, error) {
 	if err != nil {
 		return schedule.Request{}, err
 	}
-	r := requestOf(&i.Instance, d)
+	r := requestOf(&i.Instance, usage(&i.Instance, d).DiskBytes)
 	held, err := tx.Allocation(i.ID, store.Holding)
 	if err != nil {
 		return r, err

@@ -130,6 +130,26 @@ func (ix *Index) Commit(a Allocation) { ix.allocate(a, 1) }
 // Release takes back what Commit added.
 func (ix *Index) Release(a Allocation) { ix.allocate(a, -1) }
 
+// SetUse replaces all that is known of what is held on a node.
+func (ix *Index) SetUse(nodeID string, used compute.Usage, held map[string]int64, members map[Seat]int64) {
+	e := ix.nodes[nodeID]
+	if e == nil {
+		return
+	}
+	pooled := ix.leavePool(e)
+	for seat, n := range e.Members {
+		ix.seat(e, seat, -n)
+	}
+	e.Used, e.Held, e.Members = used, maps.Clone(held), maps.Clone(members)
+	for seat, n := range e.Members {
+		ix.seat(e, seat, n)
+	}
+	e.load, e.free = load(e.Node), freeKeys(e.Node)
+	if pooled {
+		ix.joinPool(e)
+	}
+}
+
 func (ix *Index) allocate(a Allocation, sign int64) {
 	e := ix.nodes[a.NodeID]
 	if e == nil {

@@ -42,7 +42,7 @@ func (tx *Tx) Allocate(a *Allocation) error {
 
 // RoomChanged notes that something on a node takes more or less room than before.
 func (tx *Tx) RoomChanged(nodeID string) error {
-	if err := tx.placementChanged(nodeID); err != nil {
+	if err := tx.useChanged(nodeID); err != nil {
 		return err
 	}
 	return tx.TouchNode(nodeID)

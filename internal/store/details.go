@@ -55,12 +55,6 @@ func (tx *Tx) DetailsOn(nodeID string) (DetailsByID, error) {
 	return tx.details(which{`IN (SELECT id FROM instances WHERE node_id = $1 AND node_id <> '' AND state <> 'terminated')`, []any{nodeID}})
 }
 
-// DetailsOfUnplaced reads the details of the instances that UnplacedInstances reads
-// with the same arguments.
-func (tx *Tx) DetailsOfUnplaced(after Cursor, limit int) (DetailsByID, error) {
-	return tx.details(which{`IN (SELECT id FROM instances WHERE ` + unplaced + ` ORDER BY created_at, id LIMIT $3)`, []any{after.At, after.ID, limit}})
-}
-
 // DetailsOfGroup reads the details of the instances that GroupMembers reads.
 func (tx *Tx) DetailsOfGroup(groupID string) (DetailsByID, error) {
 	return tx.details(which{`IN (SELECT id FROM instances WHERE placement_group_id = $1 AND placement_group_id <> '' AND state <> 'terminated')`, []any{groupID}})

@@ -15,8 +15,10 @@ type Instance struct {
 	version int64
 }
 
-const instanceSelect = `SELECT id, project_id, node_id, spec, state, message, goal, epoch, deadline, force_stopping,
-	root_volume_id, changed_at, created_at, launched_at, terminated_at, version FROM instances `
+const instanceColumns = `id, project_id, node_id, spec, state, message, goal, epoch, deadline, force_stopping,
+	root_volume_id, changed_at, created_at, launched_at, terminated_at, version`
+
+const instanceSelect = `SELECT ` + instanceColumns + ` FROM instances `
 
 func scanInstance(scan scanFunc) (i Instance, err error) {
 	var spec string
@@ -52,13 +54,31 @@ func (tx *Tx) InstancesOn(nodeID string) ([]Instance, error) {
 	return list(tx, instanceSelect+`WHERE node_id = $1 AND node_id <> '' AND state <> 'terminated' ORDER BY created_at, id`, []any{nodeID}, scanInstance)
 }
 
-// UnplacedInstances reads a page of the instances that wait for a node, oldest
-// first.
-func (tx *Tx) UnplacedInstances(after Cursor, limit int) ([]Instance, error) {
-	return list(tx, instanceSelect+`WHERE `+unplaced+` ORDER BY created_at, id LIMIT $3`, []any{after.At, after.ID, limit}, scanInstance)
+// Waiting is an instance that waits for a node.
+type Waiting struct {
+	Instance
+	DiskBytes int64 // of its volumes
+	Plugged   bool  // it has an interface
 }
 
-const unplaced = `state = 'creating' AND node_id = '' AND (created_at, id) > ($1, $2)`
+// WaitingInstances reads a page of the instances that wait for a node, oldest first.
+func (tx *Tx) WaitingInstances(after Cursor, limit int) ([]Waiting, error) {
+	return list(tx, `SELECT `+instanceColumns+`,
+		COALESCE((SELECT SUM(v.size_bytes) FROM volumes v WHERE v.instance_id = instances.id AND v.instance_id <> ''), 0),
+		EXISTS (SELECT 1 FROM interfaces f WHERE f.instance_id = instances.id AND f.instance_id <> '')
+		FROM instances WHERE state = 'creating' AND node_id = '' AND (created_at, id) > ($1, $2) ORDER BY created_at, id LIMIT $3`,
+		[]any{after.At, after.ID, limit}, func(scan scanFunc) (w Waiting, err error) {
+			w.Instance, err = scanInstance(func(dest ...any) error { return scan(append(dest, &w.DiskBytes, &w.Plugged)...) })
+			return w, err
+		})
+}
+
+// AnyWaiting reports whether an instance waits for a node.
+func (tx *Tx) AnyWaiting() (bool, error) {
+	var n int64
+	err := tx.get(`SELECT COUNT(*) FROM (SELECT id FROM instances WHERE state = 'creating' AND node_id = '' LIMIT 1) AS w`, nil, &n)
+	return n > 0, err
+}
 
 // OverdueInstances reads a page of the instances whose deadline has passed,
 // longest overdue first; the cursor is of deadline and id.

@@ -8,12 +8,14 @@ import (
 )
 
 const nodeSelect = `SELECT n.id, n.state, n.facts, n.spec, n.standing, n.created_at,
-	l.seen_at, l.sampled_at, l.boot_id, l.revision,
-	COALESCE((SELECT SUM(a.vcpus) FROM allocations a WHERE a.node_id = n.id), 0),
+	l.seen_at, l.sampled_at, l.boot_id, l.revision, ` + usedColumns + `
+	FROM nodes n JOIN node_liveness l ON l.node_id = n.id `
+
+// usedColumns sum up what is held on a node n.
+const usedColumns = `COALESCE((SELECT SUM(a.vcpus) FROM allocations a WHERE a.node_id = n.id), 0),
 	COALESCE((SELECT SUM(a.memory_bytes) FROM allocations a WHERE a.node_id = n.id), 0),
 	COALESCE((SELECT SUM(a.disk_bytes) FROM allocations a WHERE a.node_id = n.id), 0)
-	+ COALESCE((SELECT SUM(v.size_bytes) FROM volumes v WHERE v.node_id = n.id AND v.instance_id = ''), 0)
-	FROM nodes n JOIN node_liveness l ON l.node_id = n.id `
+	+ COALESCE((SELECT SUM(v.size_bytes) FROM volumes v WHERE v.node_id = n.id AND v.instance_id = '' AND v.node_id <> ''), 0)`
 
 func scanNode(scan scanFunc) (n compute.Node, err error) {
 	var facts, spec, standing string
@@ -85,7 +87,7 @@ func (tx *Tx) insertNode(n *compute.Node) error {
 	if err != nil {
 		return err
 	}
-	if err := tx.placementChanged(n.ID); err != nil {
+	if err := tx.nodeChanged(n.ID); err != nil {
 		return err
 	}
 	_, err = tx.exec(`INSERT INTO nodes (id, state, facts, spec, standing, created_at) VALUES ($1, $2, $3, $4, $5, $6)`,
@@ -99,7 +101,7 @@ func (tx *Tx) UpdateNode(n *compute.Node) error {
 	if err != nil {
 		return err
 	}
-	if err := tx.placementChanged(n.ID); err != nil {
+	if err := tx.nodeChanged(n.ID); err != nil {
 		return err
 	}
 	if err := tx.must(ErrNotFound, `UPDATE nodes SET state = $2, facts = $3, spec = $4, standing = $5 WHERE id = $1`, n.ID, string(n.State), c[0], c[1], c[2]); err != nil {
@@ -110,7 +112,7 @@ func (tx *Tx) UpdateNode(n *compute.Node) error {
 
 // DeleteNode forgets a node. The caller has made sure that nothing is placed there.
 func (tx *Tx) DeleteNode(id string) error {
-	if err := tx.placementChanged(id); err != nil {
+	if err := tx.nodeChanged(id); err != nil {
 		return err
 	}
 	return tx.must(ErrNotFound, `DELETE FROM nodes WHERE id = $1`, id)

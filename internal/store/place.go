@@ -113,10 +113,13 @@ func (tx *Tx) placeNodes(all []Placed) error {
 		"TEXT", func(id *string) []any { return []any{*id} }); err != nil {
 		return err
 	}
-	_, err := bulk(tx, nodes, `INSERT INTO placement_changes (node_id, seq) VALUES `, ` ON CONFLICT (node_id) DO UPDATE SET seq = excluded.seq`,
-		"TEXT,BIGINT", func(id *string) []any { return []any{*id, tx.placementSeq} })
+	_, err := bulk(tx, nodes, `INSERT INTO placement_changes (node_id, seq, record) VALUES `, ` ON CONFLICT (node_id) DO UPDATE SET seq = excluded.seq`,
+		"TEXT,BIGINT,BIGINT", func(id *string) []any { return []any{*id, tx.placementSeq, 0} })
 	return err
 }
+
+// beatColumns are the values of a heartbeat's row.
+const beatColumns = 4
 
 // bulk runs a statement with many rows of values in it: before, then the rows,
 // then after. types are those of a row's values, as PostgreSQL cannot tell by
@@ -124,8 +127,10 @@ func (tx *Tx) placeNodes(all []Placed) error {
 func bulk[T any](tx *Tx, items []T, before, after, types string, row func(*T) []any) (touched int64, err error) {
 	columns := strings.Split(types, ",")
 	for len(items) > 0 {
-		// A power of two, so that there are few different statements to prepare.
-		n := 1 << (bits.Len(uint(min(len(items), tx.rows))) - 1)
+		// As many values as a statement of heartbeats has (see dialect), and a power of
+		// two of rows, so that there are few different statements to prepare.
+		most := max(1, tx.rows*beatColumns/len(columns))
+		n := 1 << (bits.Len(uint(min(len(items), most))) - 1)
 		args := make([]any, 0, n*len(columns))
 		for i := range n {
 			args = append(args, row(&items[i])...)

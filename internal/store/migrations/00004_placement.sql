@@ -49,12 +49,14 @@ CREATE TABLE project_quotas (
 -- Since when each finding that follows from a node's facts and wishes stands.
 ALTER TABLE nodes ADD COLUMN standing TEXT NOT NULL DEFAULT '{}';
 
--- The number of each node's last change that placement has to see. Whoever draws
--- a number holds the row of settings until its commit, so numbers are in the order
--- of commits; a deleted node keeps its row.
+-- The number of each node's last change that placement has to see, and of the last
+-- one of more than what is allocated there. Whoever draws a number holds the row of
+-- settings until its commit, so numbers are in the order of commits; a deleted node
+-- keeps its row.
 CREATE TABLE placement_changes (
     node_id TEXT PRIMARY KEY,
-    seq     BIGINT NOT NULL
+    seq     BIGINT NOT NULL,
+    record  BIGINT NOT NULL
 );
 CREATE INDEX placement_changes_in_order ON placement_changes (seq);
 INSERT INTO settings (name, value) VALUES ('placement_seq', 1);
