@@ -205,7 +205,9 @@ func (tx *Tx) beat(b *Beat) (node *compute.Node, registered bool, err error) {
 	b.Before = nil
 	switch {
 	case errors.Is(err, ErrNotFound):
-		n = compute.Node{ID: b.NodeID, Facts: b.Facts, Spec: b.First, State: compute.NodeReady, CreatedAt: tx.Now, Revision: 1}
+		// Revisions begin with the clock, so that a node which was deleted and comes
+		// again is never taken for what another server remembers of it.
+		n = compute.Node{ID: b.NodeID, Facts: b.Facts, Spec: b.First, State: compute.NodeReady, CreatedAt: tx.Now, Revision: micros(tx.Now)}
 		if err := tx.insertNode(&n); err != nil {
 			return nil, false, err
 		}

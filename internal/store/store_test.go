@@ -144,7 +144,7 @@ func TestHeartbeats(t *testing.T) {
 				return fmt.Errorf("nodes %d, %w", n, err)
 			}
 			node, err := tx.Node("n007")
-			if err == nil && (node.Revision != 2 || node.Facts.Hostname != "renamed" || node.State != compute.NodeReady || node.Liveness.BootID != "b1") {
+			if err == nil && (node.Revision != node.CreatedAt.UnixMicro()+1 || node.Facts.Hostname != "renamed" || node.State != compute.NodeReady || node.Liveness.BootID != "b1") {
 				err = fmt.Errorf("node %+v", node)
 			}
 			return err
@@ -183,6 +183,19 @@ func TestHeartbeatSeesOthersChanges(t *testing.T) {
 		b = beat("n1")
 		if err := db.Heartbeat(t.Context(), b); err != nil || !b.Registered || b.Node.Spec.DisplayName != "" {
 			t.Fatalf("a deleted node's beat: %v, registered %v, %+v", err, b.Registered, b.Node)
+		}
+		// Deleted and registered again by the other: what is remembered is of another life.
+		if err := other.Write(t.Context(), func(tx *store.Tx) error { return tx.DeleteNode("n1") }); err != nil {
+			t.Fatal(err)
+		}
+		b = beat("n1")
+		b.Facts.Hostname, b.First.DisplayName = "other", "second life"
+		if err := other.Heartbeat(t.Context(), b); err != nil || !b.Registered {
+			t.Fatalf("the other's beat: %v, %+v", err, b)
+		}
+		b = beat("n1")
+		if err := db.Heartbeat(t.Context(), b); err != nil || b.Registered || b.Node.Spec.DisplayName != "second life" || b.Node.Facts.Hostname != "n1" {
+			t.Fatalf("a beat after that: %v, %+v", err, b.Node)
 		}
 	})
 }
