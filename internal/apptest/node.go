@@ -144,9 +144,11 @@ func (n *Node) Drive(project, id string, states ...compute.InstanceState) api.In
 		if idle == maxIdle {
 			n.s.t.Fatalf("instance %s stays %s (%s); want one of %v", id, i.State, i.StateMessage, states)
 		}
-		if n.Sync(5); n.Act() {
-			idle = 0
+		wait := int64(5)
+		if n.Act() {
+			idle, wait = 0, 0
 		}
+		n.Sync(wait)
 	}
 }
 

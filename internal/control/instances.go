@@ -348,7 +348,7 @@ func (c *Control) ListInstances(ctx context.Context, who iam.Caller, project str
 // UpdateInstance changes the name, tags or wishes of an instance. A desired state
 // is answered at once; the platform converges (contract U-16).
 func (c *Control) UpdateInstance(ctx context.Context, who iam.Caller, project, id string, in api.PatchInstance) (api.Instance, error) {
-	return c.change(ctx, who, iam.UpdateInstance, project, id, func(_ *store.Tx, i *store.Instance) (string, error) {
+	out, err := c.change(ctx, who, iam.UpdateInstance, project, id, func(_ *store.Tx, i *store.Instance) (string, error) {
 		if err := CheckPatch(in); err != nil {
 			return "", err
 		}
@@ -363,10 +363,13 @@ func (c *Control) UpdateInstance(ctx context.Context, who iam.Caller, project, i
 		}
 		if in.DesiredState.Set {
 			i.Spec.DesiredState = in.DesiredState.Value
-			c.converge.poke()
 		}
 		return "update", nil
 	})
+	if err == nil && in.DesiredState.Set {
+		c.converge.poke()
+	}
+	return out, err
 }
 
 // CheckPatch names every problem that a change of an instance has by itself.

@@ -22,9 +22,11 @@ func (c *Control) StartInstance(ctx context.Context, who iam.Caller, project, id
 		}
 		if i.NodeID == "" { // its launch failed before it found a node
 			i.State, i.Deadline = compute.StateCreating, tx.Now.Add(compute.CreateDeadline)
-			c.place.poke()
 		}
 	})
+	if err == nil && out.NodeID == "" {
+		c.place.poke()
+	}
 	if rerun && err == nil {
 		out.Warnings = append(out.Warnings, "cloud-init runs everything again on this boot; the guest's ssh host keys change")
 	}
