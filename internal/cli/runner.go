@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -90,6 +91,9 @@ func (a *app) runRunner(ctx context.Context, o *runnerOptions) error {
 	cfg.Log = log.Handler()
 	if cfg.Engine, err = a.runnerEngine(o); err != nil {
 		return err
+	}
+	if c, ok := cfg.Engine.(io.Closer); ok {
+		defer c.Close()
 	}
 	return runner.Run(ctx, cfg)
 }

@@ -80,6 +80,16 @@ func (c *Children) Check(context.Context) string {
 	return ""
 }
 
+// Close removes what the engine has on the machine; no job may run.
+func (c *Children) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.groups != nil {
+		c.groups.close()
+	}
+	return nil
+}
+
 // cgroups are opened once they can be.
 func (c *Children) cgroups() (*cgroups, error) {
 	c.mu.Lock()

@@ -43,7 +43,7 @@ func children(t *testing.T, slots int, visible ...string) (*Children, string) {
 		if _, err := c.Sweep(context.Background(), func(string) bool { return false }); err != nil {
 			t.Error(err)
 		}
-		c.groups.close()
+		c.Close()
 	})
 	return c, dir
 }
