@@ -18,7 +18,7 @@ import (
 // TestAgent has the guest agent in real guests, both ways that it comes there.
 // contract: U-03 U-07 U-08 U-09 U-10 lesson 26 lesson 32
 func TestAgent(t *testing.T) {
-	isolated(t, func(t *testing.T, l *lab) {
+	isolated(t, []string{"micro", "debian"}, func(t *testing.T, l *lab) {
 		t.Run("Automatic", func(t *testing.T) { automatic(t, l) })
 		t.Run("InstallCommand", func(t *testing.T) { installCommand(t, l) })
 	})
@@ -144,6 +144,7 @@ runcmd:
 - systemd-run --unit paste /usr/local/bin/paste
 `
 
+// secondBoot: no bootcmd may wait for a unit, which would wait for the boot.
 const secondBoot = `#cloud-config
 bootcmd:
 - |
@@ -153,7 +154,7 @@ bootcmd:
   echo "proof uninstalled" >/dev/console
   SCRIPT
 - chmod 755 /usr/local/bin/watch-agent
-- systemd-run --unit watch-agent /usr/local/bin/watch-agent
+- systemd-run --no-block --unit watch-agent /usr/local/bin/watch-agent
 - echo "second user-data=$(sha256sum </var/lib/cloud/instance/user-data.txt) source=$(cut -d ' ' -f 2 /var/lib/cloud/instance/datasource)" >/dev/console
 `
 

@@ -34,8 +34,9 @@ const (
 
 // isolated runs a test in network namespaces that are made for it, so that a node
 // can make networks as on a machine of its own: the test binary is started again in
-// there, and so is all that it starts.
-func isolated(t *testing.T, run func(t *testing.T, l *lab)) {
+// there, and so is all that it starts. The images are built before, for there is no
+// way to the packages from in there.
+func isolated(t *testing.T, images []string, run func(t *testing.T, l *lab)) {
 	if os.Getenv(inNamespace) != "" {
 		run(t, newLabWithAgent(t))
 		return
@@ -45,6 +46,12 @@ func isolated(t *testing.T, run func(t *testing.T, l *lab)) {
 	}
 	if os.Getuid() != 0 {
 		libvirtdtest.Missing(t, "root, for libvirtd and for network namespaces")
+	}
+	agent := buildAgent(t, t.TempDir())
+	for _, kind := range images {
+		if _, err := buildImage(kind, "--agent", agent); err != nil {
+			libvirtdtest.Missing(t, "the "+kind+" image: "+err.Error())
+		}
 	}
 	inside, outside := surroundings(t)
 	args := []string{"netns", "exec", inside, os.Args[0], "-test.run", "^" + t.Name() + "$", "-test.v"}
@@ -57,7 +64,7 @@ func isolated(t *testing.T, run func(t *testing.T, l *lab)) {
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err := cmd.Run()
 	t.Logf("in the namespace %s:\n%s", inside, out.String())
-	if strings.Contains(out.String(), "--- SKIP: "+t.Name()) {
+	if strings.Contains(out.String(), "--- SKIP: "+t.Name()+" ") {
 		t.SkipNow()
 	}
 	if err != nil {
@@ -132,21 +139,33 @@ func listenIn(namespace, address string) (l net.Listener, err error) {
 func newLabWithAgent(t *testing.T) *lab {
 	t.Helper()
 	l := newLab(t)
-	agent := filepath.Join(filepath.Dir(l.binary), "outcrop-guest")
+	agent := buildAgent(t, filepath.Dir(l.binary))
+	var err error
+	if l.micro, err = buildImage("micro", "--agent", agent); err != nil {
+		libvirtdtest.Missing(t, "the micro image: "+err.Error())
+	}
+	l.debian = func() (string, error) { return buildImage("debian", "--agent", agent) }
+	return l
+}
+
+// buildAgent makes the small program. It is the same wherever it is built, so that
+// images with it are, too.
+func buildAgent(t *testing.T, dir string) string {
+	t.Helper()
+	agent := filepath.Join(dir, "outcrop-guest")
 	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", agent, filepath.Join(root(), "cmd", "outcrop-guest"))
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
 	info, err := os.Stat(agent)
-	if err != nil || info.Size() > 10<<20 {
-		t.Errorf("the guest agent has %d bytes, at most 10 MiB are wanted (%v)", info.Size(), err)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if l.micro, err = buildImage("micro", "--agent", agent); err != nil {
-		libvirtdtest.Missing(t, "the micro image: "+err.Error())
+	if info.Size() > 10<<20 {
+		t.Errorf("the guest agent has %d bytes, at most 10 MiB are wanted", info.Size())
 	}
-	l.debian = func() (string, error) { return buildImage("debian", "--agent", agent) }
-	return l
+	return agent
 }
 
 // outsideOf is the namespace around the node's.

@@ -16,7 +16,7 @@ import (
 // TestNetwork has a node make the networks of two projects on a machine of its own,
 // a network namespace, with real guests on them.
 // contract: U-03 U-12 U-18 lesson 25 lesson 27 lesson 28 lesson 29
-func TestNetwork(t *testing.T) { isolated(t, networks) }
+func TestNetwork(t *testing.T) { isolated(t, []string{"micro"}, networks) }
 
 const other = "other" // a second project
 

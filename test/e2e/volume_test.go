@@ -15,7 +15,7 @@ import (
 // TestVolumes has data volumes on real disks: made with an instance, moved to
 // another, and part of an image; and a console that goes both ways.
 // contract: U-11 U-19
-func TestVolumes(t *testing.T) { isolated(t, dataVolumes) }
+func TestVolumes(t *testing.T) { isolated(t, []string{"micro"}, dataVolumes) }
 
 func dataVolumes(t *testing.T, l *lab) {
 	c := newCloud(t, l)
