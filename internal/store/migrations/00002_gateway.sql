@@ -45,6 +45,10 @@ CREATE TABLE hosts (
     PRIMARY KEY (app_id, host)
 );
 
+-- Only hosts that get no work are in it, so a heartbeat of a good one costs nothing
+-- here; a list of the failing among a million is short work.
+CREATE INDEX hosts_failing ON hosts (app_id, host) WHERE hindered = 1 OR error_at > success_at;
+
 -- Nonces of accepted requests. A row counts until keep_until, whole seconds since
 -- 1970, and is purged some time after.
 CREATE TABLE nonces (
