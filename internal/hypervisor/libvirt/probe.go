@@ -135,7 +135,11 @@ func trial(ctx context.Context, c *conn, kind hypervisor.Acceleration, disk stri
 	if f.sandbox, err = sandboxed(c, probeXML(kind, disk)); err != nil {
 		return f, err
 	}
-	dom, held, err := launch(c, kind, disk)
+	flags := golibvirt.DomainStartAutodestroy | golibvirt.DomainStartValidate
+	if !mustArrive {
+		flags |= golibvirt.DomainStartPaused // it costs no processor time then, and ends at once
+	}
+	dom, held, err := launch(c, kind, disk, flags)
 	if err != nil {
 		return f, err
 	}
@@ -176,7 +180,7 @@ func arrived(ctx context.Context, events <-chan golibvirt.DomainEventLifecycleMs
 
 // launch starts a probe guest with all limits that work here. libvirt refuses to
 // start a guest with one that does not.
-func launch(c *conn, kind hypervisor.Acceleration, disk string) (dom golibvirt.Domain, held limits, err error) {
+func launch(c *conn, kind hypervisor.Acceleration, disk string, flags golibvirt.DomainCreateFlags) (dom golibvirt.Domain, held limits, err error) {
 	for _, held = range []limits{{cpu: true, memory: true}, {cpu: true}, {memory: true}, {}} {
 		x := probeXML(kind, disk)
 		held.apply(x, hypervisor.Spec{VCPUs: 1, MemoryBytes: probeMemory})
@@ -184,7 +188,7 @@ func launch(c *conn, kind hypervisor.Acceleration, disk string) (dom golibvirt.D
 		if text, err = x.Marshal(); err != nil {
 			break
 		}
-		dom, err = c.DomainCreateXML(text, golibvirt.DomainStartAutodestroy|golibvirt.DomainStartValidate)
+		dom, err = c.DomainCreateXML(text, flags)
 		if err == nil || code(err) < 0 {
 			break // running, or the connection is gone
 		}
