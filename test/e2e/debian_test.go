@@ -43,7 +43,7 @@ func debianGuest(t *testing.T, l *lab) {
 	c.crashServer()
 	c.reaches(id, compute.StateRunning)
 	var said string
-	await(t, patience, "proof of cloud-init", func() (string, bool) {
+	await(t, 2*patience, "proof of cloud-init", func() (string, bool) {
 		said = c.console(id)
 		return said, strings.Contains(said, "proof root=") && strings.Contains(said, " end\n")
 	})
