@@ -155,6 +155,9 @@ func (s *System) certificate(l net.Listener) *tls.Certificate {
 	return cert
 }
 
+// Database is the system's database, for another server on it.
+func (s *System) Database() store.Options { return s.db }
+
 // Stop ends the system as SIGTERM does.
 func (s *System) Stop() {
 	if !s.stopped {
