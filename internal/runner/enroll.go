@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/outcrop-cloud/outcrop/internal/api"
+	"github.com/outcrop-cloud/outcrop/internal/fault"
 	"github.com/outcrop-cloud/outcrop/internal/fleet"
 )
 
@@ -77,6 +78,10 @@ func (e *Enrollment) makeKey(ctx context.Context, id *Identity, secret, public s
 	var out api.Data[api.NewAPIKey]
 	err = c.once(ctx, "/v1/api-keys", mustJSON(api.CreateAPIKey{Name: "runner " + e.Host, Permissions: permissions,
 		Runner: &api.RunnerKey{Host: e.Host, PublicKey: public}}), &out, nil)
+	var refused *refusal
+	if errors.As(err, &refused) { // the command line speaks the client's errors
+		err = fault.Coded(fault.KindOf(refused.Status), refused.Code, "%s", refused.Message)
+	}
 	if err == nil && (out.Data.ID == "" || out.Data.PlaintextKey == "") {
 		err = errors.New("the gateway made no runner key; is the server's address right?")
 	}
