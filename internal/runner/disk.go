@@ -115,18 +115,6 @@ func (l *logFile) Close() error {
 	return l.f.Close()
 }
 
-// both writes to two places; a failure of one is no failure of the other.
-type both struct{ a, b io.Writer }
-
-func (w both) Write(p []byte) (int, error) {
-	_, errA := w.a.Write(p)
-	_, errB := w.b.Write(p)
-	if errA != nil && errB != nil {
-		return 0, errA
-	}
-	return len(p), nil
-}
-
 // lockDir makes this the only runner of the data folder until the file is closed
 // or the process ends.
 func lockDir(dir string) (*os.File, error) {

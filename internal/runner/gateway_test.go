@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -48,7 +49,6 @@ type fakeGateway struct {
 	logs     map[string][]byte
 	keys     map[string]api.ClaimAnswer // Idempotency-Key
 	requests map[string]int             // by path, accepted or not
-	renewals []api.RenewWork
 }
 
 func newFakeGateway(t *testing.T) *fakeGateway {
@@ -194,7 +194,6 @@ func (g *fakeGateway) work(id, verb string, body []byte) (any, error) {
 	switch verb {
 	case "renew":
 		j.Renew(in.Progressed, g.now())
-		g.renewals = append(g.renewals, api.RenewWork{Host: testHost, LeaseEpoch: in.LeaseEpoch, Progressed: in.Progressed})
 		return api.Data[api.RenewedWork]{Data: api.RenewedWork{LeaseSeconds: int64(j.LeaseUntil.Sub(g.now()) / time.Second), RenewSeconds: 20, Cancel: j.State == fleet.JobCancelling}}, nil
 	case "complete":
 		j.Complete(in.ExitCode, in.Message, g.now())
@@ -252,6 +251,26 @@ func (g *fakeGateway) lastBeat() api.HostHeartbeat {
 	return g.beats[len(g.beats)-1]
 }
 
+// seen are the accepted heartbeats so far, with their times.
+func (g *fakeGateway) seen() ([]api.HostHeartbeat, []time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Clone(g.beats), slices.Clone(g.beatAt)
+}
+
+// accepted is how many there are.
+func (g *fakeGateway) accepted() int {
+	beats, _ := g.seen()
+	return len(beats)
+}
+
+// log is the log of a job.
+func (g *fakeGateway) log(id string) string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return string(g.logs[id])
+}
+
 // lastRequest is the newest outcome of a request for work that a beat told, from
 // the given beat on.
 func (g *fakeGateway) lastRequest(from int) (w *api.WorkRequest) {
@@ -303,6 +322,13 @@ func (e *fakeEngine) Run(ctx context.Context, j *Job) (int64, error) {
 	e.now--
 	e.causes = append(e.causes, context.Cause(ctx))
 	return exit, err
+}
+
+// ends are the causes of the jobs that ended.
+func (e *fakeEngine) ends() []error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.causes)
 }
 
 // until plays a job that writes a line every step and ends after n of them.

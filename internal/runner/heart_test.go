@@ -21,7 +21,8 @@ func TestHeartbeats(t *testing.T) {
 	bubble(t, nil, func(t *testing.T, r *rig) {
 		pass(0)
 		protocol := int64(1)
-		first := r.g.beats[0]
+		beats, _ := r.g.seen()
+		first := beats[0]
 		if first.WorkRequest != nil || first.Host != testHost || first.CLIVersion != "outcrop/1.2.3" || *first.RunnerProtocol != protocol ||
 			first.PollSeconds != 30 || first.SlotsUsed != 0 || first.SlotsTotal != 1 || first.LowDisk != nil || first.LastUpdate != nil {
 			t.Errorf("the first beat: %+v", first)
@@ -30,12 +31,13 @@ func TestHeartbeats(t *testing.T) {
 		if b, w := r.g.lastBeat(), r.g.lastRequest(0); b.Blocked != nil || w == nil || !w.OK {
 			t.Errorf("a later beat: %+v, request %+v", b, w)
 		}
-		for i := 3; i < len(r.g.beatAt); i++ {
-			if gap := r.g.beatAt[i].Sub(r.g.beatAt[i-1]); gap < 27*time.Second || gap > 33*time.Second {
+		_, times := r.g.seen()
+		for i := 3; i < len(times); i++ {
+			if gap := times[i].Sub(times[i-1]); gap < 27*time.Second || gap > 33*time.Second {
 				t.Errorf("beat %d came after %s", i, gap)
 			}
 		}
-		if n := len(r.g.beats); n < 18 || n > 25 {
+		if n := len(times); n < 18 || n > 25 {
 			t.Errorf("%d beats in 10 minutes", n)
 		}
 	})
@@ -64,7 +66,7 @@ func TestHeartbeatTellsRequests(t *testing.T) {
 			return nil
 		})
 		pass(time.Minute) // the last refusal is told
-		told := len(r.g.beats)
+		told := r.g.accepted()
 		pass(3 * time.Minute)
 		if w := r.g.lastRequest(told); w != nil {
 			t.Errorf("a request without an answer is no word of the platform: %+v", w)
@@ -166,7 +168,7 @@ func TestChecks(t *testing.T) {
 				case tc.want != "" && (b.Blocked == nil || !strings.Contains(b.Blocked.Reason, tc.want)):
 					t.Errorf("%+v; want a reason with %q", b.Blocked, tc.want)
 				}
-				if n := len(r.g.beats); n < 8 {
+				if n := r.g.accepted(); n < 8 {
 					t.Errorf("%d beats: the check held them up", n)
 				}
 				if strings.Contains(r.log(), "sk-real") {
@@ -204,14 +206,14 @@ func TestHeartbeatRetries(t *testing.T) {
 					}
 					return tc.answer()
 				})
-				before, good := r.g.count(heartbeatPath), len(r.g.beats)
+				before, good := r.g.count(heartbeatPath), r.g.accepted()
 				pass(5 * time.Minute)
 				if n := r.g.count(heartbeatPath) - before; n < tc.least || n > tc.most {
 					t.Errorf("%d attempts; want %d to %d", n, tc.least, tc.most)
 				}
 				r.g.set(nil)
 				pass(3 * time.Minute)
-				if len(r.g.beats) == good {
+				if r.g.accepted() == good {
 					t.Error("no heartbeat came after the trouble")
 				}
 				if n := strings.Count(r.log(), "a heartbeat failed"); n != 1 {
@@ -231,7 +233,7 @@ func TestWrongClock(t *testing.T) {
 		for _, dated := range []bool{false, true} {
 			bubble(t, func(r *rig) { r.g.skew, r.g.dated = skew, dated }, func(t *testing.T, r *rig) {
 				pass(time.Second)
-				if len(r.g.beats) == 0 {
+				if r.g.accepted() == 0 {
 					t.Fatalf("%s, dated %t: no heartbeat was accepted", skew, dated)
 				}
 				pass(10 * time.Minute)
@@ -259,10 +261,10 @@ func TestReplayedIsSignedAnew(t *testing.T) {
 			}
 			return nil
 		})
-		before := len(r.g.beats)
+		before := r.g.accepted()
 		pass(3 * time.Minute)
-		if len(r.g.beats)-before < 4 || strings.Contains(r.log(), "failed") {
-			t.Errorf("%d beats, log %s", len(r.g.beats)-before, r.log())
+		if r.g.accepted()-before < 4 || strings.Contains(r.log(), "failed") {
+			t.Errorf("%d beats, log %s", r.g.accepted()-before, r.log())
 		}
 	})
 }
@@ -271,10 +273,10 @@ func TestReplayedIsSignedAnew(t *testing.T) {
 func TestSleepIsAResume(t *testing.T) {
 	bubble(t, nil, func(t *testing.T, r *rig) {
 		pass(45 * time.Second)
-		before := len(r.g.beats)
+		before := r.g.accepted()
 		r.sleep(8 * time.Hour)
 		pass(2 * time.Second)
-		if len(r.g.beats) == before {
+		if r.g.accepted() == before {
 			t.Error("no heartbeat within two seconds of the resume")
 		}
 		if !strings.Contains(r.log(), "slept") {
@@ -296,11 +298,12 @@ func TestUpdateIsTold(t *testing.T) {
 		pass(time.Second)
 		r.g.set(nil)
 		pass(time.Minute)
-		u := r.g.beats[0].LastUpdate
+		beats, _ := r.g.seen()
+		u := beats[0].LastUpdate
 		if u == nil || u.From != "outcrop/1.0.0" || u.To != "outcrop/1.2.3" || u.Outcome != "updated" || u.Reason != nil || u.At == nil {
 			t.Errorf("the first beat's update: %+v", u)
 		}
-		for _, b := range r.g.beats[1:] {
+		for _, b := range beats[1:] {
 			if b.LastUpdate != nil {
 				t.Errorf("told again: %+v", b.LastUpdate)
 			}

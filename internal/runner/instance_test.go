@@ -24,7 +24,6 @@ type fakeCompute struct {
 	images    []api.Image
 	instances map[string]*api.Instance
 	created   []api.CreateInstance
-	byKey     map[string]string
 	refuse    int    // status of the next creates; 0: none
 	guest     string // console, with MARK for the job's mark
 	state     string // of instances

@@ -34,11 +34,11 @@ func TestJobRuns(t *testing.T) {
 			for i := range 40 {
 				fmt.Fprintf(&log, "line %d\n", i)
 			}
-			if got := string(r.g.logs[id]); got != log.String() {
+			if got := r.g.log(id); got != log.String() {
 				t.Errorf("log %q", got)
 			}
-			if len(r.g.renewals) < 5 {
-				t.Errorf("%d renewals", len(r.g.renewals))
+			if n := r.g.count("/v1/work/" + id + "/renew"); n < 5 {
+				t.Errorf("%d renewals", n)
 			}
 		})
 	}
@@ -94,8 +94,8 @@ func TestLease(t *testing.T) {
 			pass(30 * time.Second)
 			r.g.set(nil)
 			pass(6 * time.Minute)
-			if j := r.g.see(id); j.State != fleet.JobSucceeded || j.Attempt != 1 || len(r.g.logs[id]) != len(numbered(100)) {
-				t.Errorf("state %s, attempt %d, log of %d bytes", j.State, j.Attempt, len(r.g.logs[id]))
+			if j := r.g.see(id); j.State != fleet.JobSucceeded || j.Attempt != 1 || len(r.g.log(id)) != len(numbered(100)) {
+				t.Errorf("state %s, attempt %d, log of %d bytes", j.State, j.Attempt, len(r.g.log(id)))
 			}
 		})
 	})
@@ -117,9 +117,7 @@ func TestLease(t *testing.T) {
 				pass(65 * time.Second)
 				lose(r)
 				pass(62 * time.Second)
-				r.e.mu.Lock()
-				causes := r.e.causes
-				r.e.mu.Unlock()
+				causes := r.e.ends()
 				if len(causes) != 1 || !errors.Is(causes[0], ErrLeaseLost) {
 					t.Errorf("the job's end: %v", causes)
 				}
@@ -201,14 +199,15 @@ func TestStop(t *testing.T) {
 
 // What an earlier process left is handed back before its lease ends.
 func TestLeftoversAreHandedBack(t *testing.T) {
+	id := ""
 	bubble(t, func(r *rig) {
-		id := r.g.queue(600, "build")
+		id = r.g.queue(600, "build")
 		r.g.jobs[0].Claim(testHost, r.g.now())
 		r.e.left = []string{id + ".1", "no-job", "../../hosts.1"}
 		r.e.play = until(10, time.Second, 0)
 	}, func(t *testing.T, r *rig) {
 		pass(20 * time.Second)
-		if j := r.g.jobs[0]; j.State != fleet.JobSucceeded || j.Attempt != 2 {
+		if j := r.g.see(id); j.State != fleet.JobSucceeded || j.Attempt != 2 {
 			t.Errorf("state %s, attempt %d", j.State, j.Attempt)
 		}
 	})
@@ -217,15 +216,18 @@ func TestLeftoversAreHandedBack(t *testing.T) {
 // All slots are used, none twice, and a free one is filled without a wait.
 func TestSlots(t *testing.T) {
 	bubble(t, func(r *rig) { r.cfg.Slots = 3; r.e.play = until(5, 2*time.Second, 0) }, func(t *testing.T, r *rig) {
+		var ids []string
 		for range 12 {
-			r.g.queue(600, "build")
+			ids = append(ids, r.g.queue(600, "build"))
 		}
 		pass(90 * time.Second)
-		for _, j := range r.g.jobs {
-			if j.State != fleet.JobSucceeded || j.Attempt != 1 {
-				t.Errorf("job %s is %s", j.ID, j.State)
+		for _, id := range ids {
+			if j := r.g.see(id); j.State != fleet.JobSucceeded || j.Attempt != 1 {
+				t.Errorf("job %s is %s", id, j.State)
 			}
 		}
+		r.e.mu.Lock()
+		defer r.e.mu.Unlock()
 		if r.e.most != 3 {
 			t.Errorf("%d jobs at once", r.e.most)
 		}
@@ -247,12 +249,12 @@ func TestLostAnswers(t *testing.T) {
 		}
 		pass(10 * time.Minute)
 		for _, id := range ids {
-			if j := r.g.see(id); j.State != fleet.JobSucceeded || j.Attempt != 1 || string(r.g.logs[id]) != numbered(30) {
-				t.Errorf("state %s, attempt %d, log %q", j.State, j.Attempt, r.g.logs[id])
+			if j := r.g.see(id); j.State != fleet.JobSucceeded || j.Attempt != 1 || r.g.log(id) != numbered(30) {
+				t.Errorf("state %s, attempt %d, log %q", j.State, j.Attempt, r.g.log(id))
 			}
 		}
-		if len(r.e.causes) != 3 {
-			t.Errorf("%d jobs ran", len(r.e.causes))
+		if len(r.e.ends()) != 3 {
+			t.Errorf("%d jobs ran", len(r.e.ends()))
 		}
 	})
 }
@@ -272,9 +274,11 @@ func TestJobGetsTheHostsPart(t *testing.T) {
 		}
 	}, func(t *testing.T, r *rig) {
 		id := r.g.queue(600, "build", "x")
+		r.g.mu.Lock()
 		r.g.job(id).Spec.Env = map[string]string{"OTHER": "own"}
+		r.g.mu.Unlock()
 		pass(time.Minute)
-		if got, want := string(r.g.logs[id]), `["launch" "--" "build" "x"] "sk-agent" "own" 1073741824`; got != want {
+		if got, want := r.g.log(id), `["launch" "--" "build" "x"] "sk-agent" "own" 1073741824`; got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
 	})
@@ -292,8 +296,8 @@ func TestMuchOutput(t *testing.T) {
 	}, func(t *testing.T, r *rig) {
 		id := r.g.queue(600, "shout")
 		pass(2 * time.Minute)
-		if j := r.g.see(id); j.State != fleet.JobSucceeded || !bytes.Equal(r.g.logs[id], text) {
-			t.Errorf("state %s, log of %d bytes", j.State, len(r.g.logs[id]))
+		if j := r.g.see(id); j.State != fleet.JobSucceeded || r.g.log(id) != string(text) {
+			t.Errorf("state %s, log of %d bytes", j.State, len(r.g.log(id)))
 		}
 	})
 }
