@@ -122,7 +122,11 @@ func (c *Control) imageFile(sha256 string) string { return filepath.Join(c.o.Dir
 const uploadPrefix = ".upload-"
 
 func (c *Control) receive(body io.Reader, announced int64) (r *received, err error) {
-	tmp, err := os.CreateTemp(filepath.Join(c.o.Dir, "images"), uploadPrefix+"*")
+	dir := filepath.Join(c.o.Dir, "images")
+	if err := roomFor(dir, max(announced, 0)); err != nil {
+		return nil, err // before a byte of it is sent
+	}
+	tmp, err := os.CreateTemp(dir, uploadPrefix+"*")
 	if err != nil {
 		return nil, diskError(err)
 	}
@@ -136,7 +140,7 @@ func (c *Control) receive(body io.Reader, announced int64) (r *received, err err
 	}()
 	hash := sha256.New()
 	in := &sourceReader{r: body}
-	if r.size, err = io.Copy(io.MultiWriter(tmp, hash), in); err != nil {
+	if r.size, err = io.Copy(io.MultiWriter(&roomy{w: tmp, dir: dir}, hash), in); err != nil {
 		if in.err != nil {
 			return nil, fault.New(fault.Invalid, "the upload broke off after %d bytes; nothing was stored, send it again", r.size)
 		}
@@ -172,7 +176,7 @@ func (s *sourceReader) Read(p []byte) (int, error) {
 
 func diskError(err error) error {
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		return fault.Coded(fault.Conflict, "NO_SPACE", "the server's disk is full; nothing was stored; delete images (outcrop image delete) or make room in the server's data folder")
+		return noSpace()
 	}
 	return err
 }

@@ -440,3 +440,14 @@ func TestRandomBodiesOfEveryRoute(t *testing.T) {
 		})
 	})
 }
+
+// An image that the server's disk has no room for is refused before its bytes
+// come; a member must not fill the disk that the database lives on.
+func TestImageLargerThanTheDisk(t *testing.T) {
+	s := apptest.Start(t, apptest.Options{})
+	member := s.Member("alpha")
+	request := "POST " + api.ImagePath("alpha", "") + "?name=x HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + member.Token() + "\r\nContent-Length: 9223372036854775807\r\n\r\n"
+	if status := sendAndShut(t, s.URL, request); status != 409 {
+		t.Errorf("answered %d", status)
+	}
+}

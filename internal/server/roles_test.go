@@ -25,8 +25,6 @@ type cell struct {
 	stranger int // a member of another project
 }
 
-const openToAll = "open"
-
 // access is the whole compute API: who may call what. A route that is not here
 // fails the test.
 var access = map[string]cell{
