@@ -170,6 +170,8 @@ func (c *Children) Run(ctx context.Context, j *Job) (exit int64, err error) {
 	switch {
 	case errors.As(context.Cause(ctx), &unfit):
 		return 0, unfit
+	case err != nil && group.outOfMemory():
+		return 0, &Unfit{fmt.Sprintf("killed by the kernel, as it needed more than its memory of %d bytes", j.MemoryBytes)}
 	case err != nil:
 		return 0, err
 	case end.Error != "":

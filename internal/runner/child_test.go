@@ -205,9 +205,9 @@ func TestChildIsWalledIn(t *testing.T) {
 		}
 	}
 	// The bounding set is that of the job's user namespace, which owns nothing.
-	_, out := mustRun(t, c, `id -u; grep -E '^(CapEff|CapPrm|CapAmb|NoNewPrivs)' /proc/self/status | tr -d '\n\t'; nice; readlink /proc/self/ns/user`)
+	_, out := mustRun(t, c, `id -u; grep -E '^(CapEff|CapPrm|CapAmb|NoNewPrivs)' /proc/self/status | tr -d '\n\t'; nice; cat /proc/self/oom_score_adj; readlink /proc/self/ns/user`)
 	host, _ := os.Readlink("/proc/self/ns/user")
-	if want := strconv.Itoa(firstUID+1) + "\nCapPrm:0000000000000000CapEff:0000000000000000CapAmb:0000000000000000NoNewPrivs:10\nuser:"; !strings.HasPrefix(out, want) || strings.Contains(out, host) {
+	if want := strconv.Itoa(firstUID+1) + "\nCapPrm:0000000000000000CapEff:0000000000000000CapAmb:0000000000000000NoNewPrivs:10\n500\nuser:"; !strings.HasPrefix(out, want) || strings.Contains(out, host) {
 		t.Errorf("a job's powers: %q; want %q", out, want)
 	}
 }

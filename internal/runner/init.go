@@ -93,7 +93,6 @@ func enclose(s *jobSpec) error {
 	// A session keyring would be inherited from the runner.
 	_, _, _ = unix.Syscall(unix.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0)
 	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, 0) // the runner's own is better
-	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("500"), 0)
 	return nil
 }
 
@@ -191,6 +190,9 @@ func start(path string, s *jobSpec, env []string, stdin uintptr) (pid int, err e
 		pid, err = syscall.ForkExec(path, s.Command, attr)
 	}
 	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
+	if err == nil { // the kernel takes the command before this process, and before the runner
+		_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte("500"), 0)
+	}
 	return pid, err
 }
 
