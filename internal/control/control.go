@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -53,6 +54,7 @@ type Control struct {
 	place  *nudge
 	fleet  *fleet
 	audits *auditLog
+	placing sync.Mutex // held by a run of the placement loop
 	// lastTold is when the placement loop last said why an instance waits.
 	lastTold map[string]time.Time
 	// converge wakes the loop that drives state towards desiredState.

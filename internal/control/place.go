@@ -26,6 +26,8 @@ const placementPatience = 2 * time.Minute
 // one serialised transaction, so parallel launches never take the same room, seat
 // or quota twice (lesson 16).
 func (c *Control) placeWaiting(ctx context.Context) error {
+	c.placing.Lock() // one run at a time, whoever asks for it
+	defer c.placing.Unlock()
 	var refused []refusal
 	for after := (store.Cursor{}); ; {
 		var b placedBatch
