@@ -39,21 +39,21 @@ type Options struct {
 
 // Control is the compute API without a transport.
 type Control struct {
-	o      Options
-	db     *store.DB
-	log    *slog.Logger
-	now    func() time.Time
-	hub    *hub
-	keys   *tokenKeys
-	used   *lastUsed
-	cons   *consoles
-	obs    *observations
-	beats  *lastBeats
-	nodes  atomic.Int64 // how many are known; only a single-node install asks
-	since  time.Time    // when this server began to listen; see Liveness.Status
-	place  *nudge
-	fleet  *fleet
-	audits *auditLog
+	o       Options
+	db      *store.DB
+	log     *slog.Logger
+	now     func() time.Time
+	hub     *hub
+	keys    *tokenKeys
+	used    *lastUsed
+	cons    *consoles
+	obs     *observations
+	beats   *lastBeats
+	nodes   atomic.Int64 // how many are known; only a single-node install asks
+	since   time.Time    // when this server began to listen; see Liveness.Status
+	place   *nudge
+	fleet   *fleet
+	audits  *auditLog
 	placing sync.Mutex // held by a run of the placement loop
 	// lastTold is when the placement loop last said why an instance waits.
 	lastTold map[string]time.Time
