@@ -112,6 +112,7 @@ type agent struct {
 	interval time.Duration // as the node says; zero before it did
 	result   string        // of the latest pass: ok, error, or empty before one
 	shown    int           // heartbeats that were answered and showed the code
+	enabled  bool          // it was wanted once: from then on the flag alone decides
 	said     string        // what was last logged as wrong
 }
 
@@ -126,7 +127,7 @@ func (a *agent) pass(ctx context.Context) (wanted bool, err error) {
 		return true, err
 	}
 	a.take(s)
-	if !a.wanted(s) && code == "" {
+	if !a.wanted(s) && (code == "" || a.enabled) {
 		return false, nil
 	}
 	boot, bootErr := readBoot(a.cfg.Root)
@@ -148,7 +149,7 @@ func (a *agent) pass(ctx context.Context) (wanted bool, err error) {
 			return true, err
 		}
 	}
-	return a.wanted(s) || code != "" && a.shown < showings, bootErr
+	return a.wanted(s) || code != "" && !a.enabled && a.shown < showings, bootErr
 }
 
 // showings is how many answered heartbeats show the code: the node may be restarted
@@ -156,6 +157,7 @@ func (a *agent) pass(ctx context.Context) (wanted bool, err error) {
 const showings = 5
 
 func (a *agent) take(s api.AgentSettings) {
+	a.enabled = a.enabled || a.wanted(s)
 	if s.IntervalSeconds > 0 {
 		a.interval = time.Duration(s.IntervalSeconds) * time.Second
 	}

@@ -159,6 +159,21 @@ func TestEnrollsAndUninstalls(t *testing.T) {
 	}
 }
 
+// Once the flag was seen, it alone decides: a code that is still to be shown keeps no disabled agent.
+func TestDisabledWhileEnrolling(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "code"), []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := &service{settings: api.AgentSettings{Enabled: true, Activation: InstallCommand}}
+	s.after = func(int) { s.settings.Enabled = false }
+	gone := false
+	run, _ := start(t, s, Config{Activation: InstallCommand, StateDir: dir, Uninstall: func() error { gone = true; return nil }})
+	if err := run(); err != nil || !gone || len(s.beats) != 1 {
+		t.Errorf("%v, uninstalled %v, %d heartbeats", err, gone, len(s.beats))
+	}
+}
+
 // lesson 32
 func TestDelay(t *testing.T) {
 	a := &agent{}
