@@ -10,6 +10,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 	jsonv2 "github.com/go-json-experiment/json"
+	"pgregory.net/rapid"
 
 	"github.com/outcrop-cloud/outcrop/internal/fault"
 )
@@ -296,4 +297,40 @@ func FuzzDecodeHeartbeat(f *testing.F) {
 		f.Add([]byte(with(f, e.path, e.value)))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) { agree(t, b) })
+}
+
+// Heartbeats put together from known names and all kinds of values are read the
+// same three ways; bytes at random seldom come that far.
+// contract: E-08 N-02 N-04
+func TestHeartbeatReadingsAgree(t *testing.T) {
+	values := []string{`0`, `1`, `-1`, `1.0`, `1.5`, `1e3`, `1e-3`, `9007199254740992`, `9223372036854775807`, `1e308`, `null`, `true`, `false`, `""`, `"x"`, `"hybrid"`, `"amd64"`,
+		`"2026-04-15T12:00:00Z"`, `"2026-04-15 12:00:00"`, `[]`, `{}`, `{"a":"b"}`, `{"a":null}`, `{"a":1}`, `"\u0000"`, quoted(253, "é"), quoted(254, "é"), quoted(1025, "x")}
+	top := []string{"hostname", "role", "region", "availabilityZone", "architecture", "capacity", "capabilities", "bootId", "machineId", "wakeOnLanMac", "future"}
+	inner := []string{"totalVCPUs", "reservedVCPUs", "vcpuOvercommitRatio", "committedVCPUs", "totalMemoryBytes", "reservedMemoryBytes", "memoryOvercommitRatio", "committedMemoryBytes",
+		"totalDiskBytes", "hasGPU", "hasNestedVirt", "hasSecureBoot", "hasTPM", "architecture", "kvmVersion", "sampledAt", "future"}
+	rapid.Check(t, func(r *rapid.T) {
+		var h map[string]json.RawMessage
+		var c map[string]json.RawMessage
+		if json.Unmarshal([]byte(printed), &h) != nil || json.Unmarshal(h["capacity"], &c) != nil {
+			t.Fatal("the example is no JSON")
+		}
+		change := func(m map[string]json.RawMessage, names []string) {
+			for range rapid.IntRange(0, 2).Draw(r, "changes") {
+				name := rapid.SampledFrom(names).Draw(r, "name")
+				if v := rapid.SampledFrom(append(values, "")).Draw(r, "value"); v == "" {
+					delete(m, name)
+				} else {
+					m[name] = json.RawMessage(v)
+				}
+			}
+		}
+		change(c, inner)
+		h["capacity"], _ = json.Marshal(c)
+		change(h, top)
+		b, err := json.Marshal(h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		agree(t, b)
+	})
 }
