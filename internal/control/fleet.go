@@ -150,14 +150,9 @@ func (p *placing) pick(r schedule.Request) schedule.Decision {
 	}
 }
 
-// take notes in the index what the transaction allocates; give, what it releases.
+// take notes in the index what the transaction allocates.
 func (p *placing) take(a schedule.Allocation) {
 	p.ix.Commit(a)
-	p.touched = append(p.touched, a.NodeID)
-}
-
-func (p *placing) give(a schedule.Allocation) {
-	p.ix.Release(a)
 	p.touched = append(p.touched, a.NodeID)
 }
 

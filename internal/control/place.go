@@ -231,28 +231,6 @@ func groupOf(tx *store.Tx, project, id string) (*schedule.Group, error) {
 	return &schedule.Group{ID: g.ID, Rule: g.Rule}, err
 }
 
-// moveRequest is what an instance that is on a node asks of placement in order to
-// go elsewhere: its wishes, and what it holds now.
-func moveRequest(tx *store.Tx, i *store.Instance) (schedule.Request, error) {
-	d, err := tx.DetailsOf(i.ID)
-	if err != nil {
-		return schedule.Request{}, err
-	}
-	r := requestOf(&i.Instance, usage(&i.Instance, d).DiskBytes)
-	held, err := tx.Allocation(i.ID, store.Holding)
-	if err != nil {
-		return r, err
-	}
-	r.From = &held.Allocation
-	if i.Spec.PlacementGroupID == "" {
-		return r, nil
-	}
-	if r.Group, err = groupOf(tx, i.ProjectID, i.Spec.PlacementGroupID); err == nil && r.Group != nil {
-		r.Group.Partition = held.Seat.Partition // a member stays in its partition
-	}
-	return r, err
-}
-
 // maxTold bounds how many different refusals one run of the loop explains: each
 // takes a look at every node. The others are told at a later run.
 const maxTold = 16

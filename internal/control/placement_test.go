@@ -394,10 +394,10 @@ func TestTwoServersPlaceTogether(t *testing.T) {
 	nodes := map[string]bool{}
 	for _, id := range ids {
 		i := placed(t, s, id)
-		rack := i.NodeID
 		var node api.Node
 		s.Operator.Do("GET", api.NodePath(i.NodeID), nil).Want(200).Decode(&node)
-		if rack = node.Capabilities[compute.LabelRack]; nodes[rack] {
+		rack := node.Capabilities[compute.LabelRack]
+		if nodes[rack] {
 			t.Errorf("two members in %s", rack)
 		}
 		nodes[rack] = true
