@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"io"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -30,7 +31,7 @@ var ends = map[string]struct {
 }
 
 func agentCrashesPreparing(t *testing.T, l *lab) {
-	crashLives(t, l, []life{
+	crashLives(newCloud(t, l), []life{
 		{"before:image", "terminate", "before:destroy"},
 		{"after:image", "terminate", "after:destroy"},
 		{"before:volume", "terminate", "before:undefine"},
@@ -40,7 +41,7 @@ func agentCrashesPreparing(t *testing.T, l *lab) {
 }
 
 func agentCrashesDefining(t *testing.T, l *lab) {
-	crashLives(t, l, []life{
+	crashLives(newCloud(t, l), []life{
 		{"after:cidata", "stop", "before:shutdown"},
 		{"before:define", "stop", "after:shutdown"},
 		{"after:define", "unplug", "before:destroy"},
@@ -50,7 +51,7 @@ func agentCrashesDefining(t *testing.T, l *lab) {
 }
 
 func agentCrashesBooting(t *testing.T, l *lab) {
-	crashLives(t, l, []life{
+	crashLives(newCloud(t, l), []life{
 		{"before:boot", "poweroff", ""},
 		{"after:boot", "poweroff", ""},
 		{"before:confirm", "die", ""},
@@ -58,18 +59,34 @@ func agentCrashesBooting(t *testing.T, l *lab) {
 	})
 }
 
+// TestNetworkCrashes kills the agent where it makes the network of a guest.
+func TestNetworkCrashes(t *testing.T) {
+	isolated(t, []string{"micro"}, func(t *testing.T, l *lab) {
+		c := newCloud(t, l)
+		c.network = "host"
+		crashLives(c, []life{
+			{"before:interface", "unplug", "after:destroy"},
+			{"after:interface", "terminate", "before:undefine"},
+		})
+		await(t, soon, "removal of all devices", func() (string, bool) {
+			left := devices(t)
+			return strings.Join(left, " "), len(left) == 0
+		})
+	})
+}
+
 // crashLives lets lives follow one another on one node. The agent that comes
 // back after one crash is the one that dies in the next. An instance that a life
 // leaves behind is started again in the next one.
 // contract: U-19 lesson 3 lesson 19
-func crashLives(t *testing.T, l *lab, lives []life) {
-	c := newCloud(t, l)
+func crashLives(c *cloud, lives []life) {
+	t := c.t
 	id, boots := "", 0
 	c.startNode(lives[0].up)
 	for n, life := range lives {
 		t.Logf("%+v", life)
 		end := ends[life.how]
-		release := l.boot(t)
+		release := c.lab.boot(t)
 		if id == "" {
 			id, boots = c.create("crash", []byte("some user-data")), 0
 		} else {
@@ -90,6 +107,9 @@ func crashLives(t *testing.T, l *lab, lives []life) {
 		}
 		c.reaches(id, compute.StateRunning)
 		c.says(id, boots, saysReady)
+		if c.network != "" {
+			c.says(id, boots, "imds instance-id="+id)
+		}
 		c.booted(id, boots)
 		release()
 		if after := c.vm(id); before.State == hypervisor.Running && after != before {

@@ -317,7 +317,11 @@ func (c *cloud) checkNode() {
 	})
 }
 
-// leftFiles lists what is in the node's folder beyond the lock and whole images.
+// ofTheNode are files that a node keeps for itself.
+var ofTheNode = []string{".", "lock", "images", "instances", "identity.pem", "known.json", "metadata.key"}
+
+// leftFiles lists what is in the node's folder beyond its own files and whole
+// images, and whether the node still knows what is gone.
 func (c *cloud) leftFiles() (left []string) {
 	root, err := filepath.EvalSymlinks(c.path("node"))
 	if err != nil {
@@ -326,11 +330,17 @@ func (c *cloud) leftFiles() (left []string) {
 	_ = filepath.WalkDir(root, func(p string, d os.DirEntry, err error) error {
 		name, _ := filepath.Rel(root, p)
 		whole := filepath.Dir(name) == "images" && len(filepath.Base(name)) == 64
-		if !whole && !slices.Contains([]string{".", "lock", "images", "instances"}, name) {
+		if !whole && !slices.Contains(ofTheNode, name) {
 			left = append(left, p)
 		}
 		return err
 	})
+	known, _ := os.ReadFile(c.path("node/known.json")) // not every node has one
+	for _, id := range c.ids {
+		if bytes.Contains(known, []byte(id)) {
+			left = append(left, "known.json knows "+id)
+		}
+	}
 	return left
 }
 
