@@ -44,14 +44,41 @@ func subnetFor(tx *store.Tx, project string, asked []string) (store.Subnet, erro
 	return s, err
 }
 
+// openSubnet is a subnet while a transaction gives out its addresses.
+type openSubnet struct {
+	store.Subnet
+	taken map[netip.Addr]bool // what is known of addresses; those given out here count as taken
+}
+
+// openForBatch looks at the addresses that are next, all at once.
+func openForBatch(tx *store.Tx, s store.Subnet, n int) (*openSubnet, error) {
+	next := make([]netip.Addr, 0, n)
+	last := s.Last
+	for range n {
+		a, err := vpc.Next(s.CIDR, last, func(netip.Addr) bool { return false })
+		if err != nil || len(next) > 0 && a == next[0] {
+			break // the subnet has no more
+		}
+		next, last = append(next, a), a
+	}
+	taken, err := tx.AddressesTaken(s.ID, next)
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range next {
+		taken[a] = taken[a] // false is known as well
+	}
+	return &openSubnet{s, taken}, nil
+}
+
 // nextInterface is an instance's interface: the next free address of the subnet
-// and a MAC for life. taken are addresses that are given out but not written yet;
-// nothing is written here.
-func nextInterface(tx *store.Tx, i *compute.Instance, s store.Subnet, taken map[netip.Addr]bool) (*vpc.Interface, error) {
+// and a MAC for life. Nothing is written. That two cards have one MAC is as good as
+// impossible, and then refused by the table; the next try draws another id.
+func nextInterface(tx *store.Tx, i *compute.Instance, s *openSubnet) (*vpc.Interface, error) {
 	var probe error
 	address, err := vpc.Next(s.CIDR, s.Last, func(a netip.Addr) bool {
-		if taken[a] {
-			return true
+		if used, known := s.taken[a]; known {
+			return used
 		}
 		used, err := tx.AddressTaken(s.ID, a)
 		probe = errors.Join(probe, err)
@@ -61,13 +88,9 @@ func nextInterface(tx *store.Tx, i *compute.Instance, s store.Subnet, taken map[
 		return nil, err
 	}
 	f := &vpc.Interface{ID: compute.NewID(compute.NICPrefix), SubnetID: s.ID, InstanceID: i.ID, Address: address, AutoProvisioned: true}
-	for try := 0; ; try++ {
-		f.MAC = vpc.MACOf(f.ID, try)
-		taken, err := tx.MACTaken(s.ID, f.MAC)
-		if err != nil || !taken {
-			return f, err
-		}
-	}
+	f.MAC = vpc.MACOf(f.ID, 0)
+	s.Last, s.taken[address] = address, true
+	return f, nil
 }
 
 // ListSubnets answers the subnets of a project.

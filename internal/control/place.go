@@ -4,7 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"net/netip"
+	"math/bits"
 	"strings"
 	"time"
 
@@ -81,7 +81,7 @@ func (c *Control) placeSome(ctx context.Context, after store.Cursor) (b placedBa
 		if err != nil || len(waiting) == 0 {
 			return err
 		}
-		batch := newPlacementBatch(p)
+		batch := newPlacementBatch(p, len(waiting))
 		for n := range waiting {
 			if err := batch.place(&waiting[n]); err != nil {
 				return err
@@ -98,6 +98,7 @@ func (c *Control) placeSome(ctx context.Context, after store.Cursor) (b placedBa
 type placementBatch struct {
 	*placing
 	groups  map[string]*schedule.Group
+	size    int // how many addresses to look at, a power of two: few different statements
 	subnets map[string]*openSubnet
 	quotas  map[string]*projectRoom
 	placed  []store.Placed
@@ -105,14 +106,8 @@ type placementBatch struct {
 	refused []refusal
 }
 
-// openSubnet is a subnet with the addresses that the batch gives out.
-type openSubnet struct {
-	store.Subnet
-	taken map[netip.Addr]bool
-}
-
-func newPlacementBatch(p *placing) *placementBatch {
-	return &placementBatch{placing: p, groups: map[string]*schedule.Group{}, subnets: map[string]*openSubnet{}, quotas: map[string]*projectRoom{}}
+func newPlacementBatch(p *placing, waiting int) *placementBatch {
+	return &placementBatch{placing: p, size: 1 << bits.Len(uint(waiting-1)), groups: map[string]*schedule.Group{}, subnets: map[string]*openSubnet{}, quotas: map[string]*projectRoom{}}
 }
 
 // place decides on one instance.
@@ -197,15 +192,12 @@ func (b *placementBatch) plug(i *store.Instance) (*vpc.Interface, error) {
 		if err != nil {
 			return nil, err
 		}
-		s = &openSubnet{read, map[netip.Addr]bool{}}
+		if s, err = openForBatch(b.Tx, read, b.size); err != nil {
+			return nil, err
+		}
 		b.subnets[i.Spec.SubnetID] = s
 	}
-	f, err := nextInterface(b.Tx, &i.Instance, s.Subnet, s.taken)
-	if err == nil {
-		s.Last = f.Address
-		s.taken[f.Address] = true
-	}
-	return f, err
+	return nextInterface(b.Tx, &i.Instance, s)
 }
 
 // write writes the decisions down.

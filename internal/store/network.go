@@ -2,6 +2,9 @@ package store
 
 import (
 	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/outcrop-cloud/outcrop/internal/vpc"
@@ -74,17 +77,40 @@ func (tx *Tx) AddressTaken(subnetID string, a netip.Addr) (bool, error) {
 	return n > 0, err
 }
 
+// AddressesTaken is AddressTaken for many addresses: those of list that must not be
+// given out.
+func (tx *Tx) AddressesTaken(subnetID string, list []netip.Addr) (map[netip.Addr]bool, error) {
+	taken := make(map[netip.Addr]bool)
+	for some := range slices.Chunk(list, tx.rows*beatColumns) {
+		args := []any{subnetID}
+		var in strings.Builder
+		for i, a := range some {
+			if i > 0 {
+				in.WriteByte(',')
+			}
+			in.WriteString("$" + strconv.Itoa(i+2))
+			args = append(args, a.String())
+		}
+		err := tx.each(`SELECT address FROM interfaces WHERE subnet_id = $1 AND address IN (`+in.String()+`)`, args, func(scan scanFunc) error {
+			var text string
+			if err := scan(&text); err != nil {
+				return err
+			}
+			a, err := netip.ParseAddr(text)
+			taken[a] = true
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return taken, nil
+}
+
 // setLastAddress notes a card's address as its subnet's latest.
 func (tx *Tx) setLastAddress(f *vpc.Interface) error {
 	_, err := tx.exec(`UPDATE subnets SET last_address = $2 WHERE id = $1`, f.SubnetID, f.Address.String())
 	return err
-}
-
-// MACTaken reports whether a card of the subnet has the MAC.
-func (tx *Tx) MACTaken(subnetID string, m vpc.MAC) (bool, error) {
-	var n int64
-	err := tx.get(`SELECT COUNT(*) FROM interfaces WHERE subnet_id = $1 AND mac = $2`, []any{subnetID, m.String()}, &n)
-	return n > 0, err
 }
 
 // ReleaseInterfaces gives back the cards of an instance; their addresses rest for
