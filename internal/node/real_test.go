@@ -48,6 +48,7 @@ func TestRealHypervisor(t *testing.T) {
 	defer hv.Close()
 	e := newEnvIn(t, daemon.Dir, fake.Options{})
 	e.cfg.Hypervisor = hv
+	e.cfg.Network = nil // the taps of a network that is not real would not be there
 	e.tweak = func(a *agent) { a.makeVolume = createVolume }
 	e.server.image = e.addImage(bootDisk())
 	e.up(t)
