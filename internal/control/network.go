@@ -66,7 +66,9 @@ func openForBatch(tx *store.Tx, s store.Subnet, n int) (*openSubnet, error) {
 		return nil, err
 	}
 	for _, a := range next {
-		taken[a] = taken[a] // false is known as well
+		if !taken[a] {
+			taken[a] = false // known to be free
+		}
 	}
 	return &openSubnet{s, taken}, nil
 }
