@@ -127,9 +127,9 @@ const beatColumns = 4
 func bulk[T any](tx *Tx, items []T, before, after, types string, row func(*T) []any) (touched int64, err error) {
 	columns := strings.Split(types, ",")
 	for len(items) > 0 {
-		// As many values as a statement of heartbeats has (see dialect), and a power of
-		// two of rows, so that there are few different statements to prepare.
-		most := max(1, tx.rows*beatColumns/len(columns))
+		// Twice the values of a statement of heartbeats (see dialect) were measured to be
+		// best; and a power of two of rows, so that there are few different statements.
+		most := max(1, 2*tx.rows*beatColumns/len(columns))
 		n := 1 << (bits.Len(uint(min(len(items), most))) - 1)
 		args := make([]any, 0, n*len(columns))
 		for i := range n {
