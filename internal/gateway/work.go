@@ -152,6 +152,9 @@ func (g *Gateway) ClaimWork(ctx context.Context, who Caller, body []byte, key st
 
 // claim leases the next job, if there is one and the host has a slot.
 func claim(tx *store.Tx, host *fleet.Host, in *fleet.Claim) (*api.ClaimedWork, error) {
+	if err := tx.LockHost(host.AppID, host.Name); err != nil {
+		return nil, err
+	}
 	held, err := tx.CountLeases(host.AppID, host.Name)
 	if err != nil || held >= host.SlotsTotal {
 		return nil, err

@@ -90,6 +90,12 @@ func (tx *Tx) NextJob(appID string, memory, disk int64) (Job, error) {
 		ORDER BY q.queued_at, q.id LIMIT 1) ORDER BY t.turn, t.creator LIMIT 1`, []any{appID, memory, disk}, scanJob)
 }
 
+// LockHost makes claims of one host wait for one another, on whatever server of
+// the database: each counts what the host holds before it takes more.
+func (tx *Tx) LockHost(appID, host string) error {
+	return tx.must(ErrNotFound, `UPDATE hosts SET host = host WHERE app_id = $1 AND host = $2`, appID, host)
+}
+
 // Served puts the creator of a job that was claimed at the end of the round.
 func (tx *Tx) Served(j *Job) error { return tx.lastTurn(&j.Job, true) }
 
