@@ -132,17 +132,51 @@ type Liveness struct {
 
 // Node is one machine: what it says, what is wanted of it, what it holds.
 type Node struct {
-	ID        string
-	Facts     NodeFacts
-	Spec      NodeSpec
-	State     NodeState
-	Used      Usage
-	Held      map[string]int64 // units of countable labels that are allocated
-	Liveness  Liveness
-	CreatedAt time.Time
-	Revision  int64 // bumped by every change but the liveness
+	ID    string
+	Facts NodeFacts
+	Spec  NodeSpec
+	// Maintenance, Power and Identity stand apart from what is observed: State
+	// follows from them (contract N-23).
+	Maintenance Maintenance
+	Power       PowerAction
+	Identity    Identity
+	Used        Usage
+	Held        map[string]int64 // units of countable labels that are allocated
+	Liveness    Liveness
+	CreatedAt   time.Time
+	Revision    int64 // bumped by every change but the liveness
 	// Standing says since when each finding of Node.Findings stands.
 	Standing map[string]time.Time
+}
+
+// State is what the platform holds the node to be. While a power action is in
+// progress the state follows it, and the one from before returns by itself
+// (contract N-19, N-23).
+func (n *Node) State() NodeState {
+	switch {
+	case !n.Maintenance.DeclaredOff.IsZero(), n.Power.State == PowerOff:
+		return NodeOff
+	case n.Power.State == PowerShuttingDown:
+		return NodeShuttingDown
+	case n.Power.State == PowerRebooting:
+		return NodeRebooting
+	case n.Maintenance.Mode != "":
+		return n.Maintenance.Mode
+	}
+	return NodeReady
+}
+
+// Calm reports whether a heartbeat of the boot changes nothing but the moment at
+// which the node was seen.
+func (n *Node) Calm(bootID string) bool {
+	return n.Liveness.BootID == bootID && !n.Power.Open() && n.Maintenance.DeclaredOff.IsZero()
+}
+
+// Heard takes in that the node was heard of, before its liveness is written, and
+// says whether the record changed. Another boot counts as a change, so that no
+// server goes on with what it remembers of the last one.
+func (n *Node) Heard(bootID string, now time.Time) bool {
+	return n.Liveness.BootID != bootID
 }
 
 // Reservation is the effective reservation and who wrote it. A value set by the

@@ -65,7 +65,7 @@ func TestHeartbeatIsIdempotent(t *testing.T) {
 func TestMaintenanceSurvives(t *testing.T) {
 	apptest.Each(t, func(t *testing.T, s *apptest.System) {
 		n := s.Node("n1")
-		setState(t, s, "n1", compute.NodeMaintenance)
+		setMode(t, s, "n1", compute.NodeMaintenance)
 		h := apptest.Machine("n1")
 		h.BootID = "another boot"
 		if got := n.Beat(h); got.State != "maintenance" || got.Liveness.Status != "ok" {
@@ -81,7 +81,7 @@ func TestMaintenanceSurvives(t *testing.T) {
 		if got := s.Operator.Instance("default", i.ID); got.NodeID != "" || got.State != "creating" {
 			t.Errorf("placed on %q, %s", got.NodeID, got.State)
 		}
-		setState(t, s, "n1", compute.NodeReady)
+		setMode(t, s, "n1", "")
 		place(t, s)
 		if got := s.Operator.Instance("default", i.ID); got.NodeID != "n1" {
 			t.Errorf("%s %s", got.State, got.StateMessage)
@@ -89,14 +89,14 @@ func TestMaintenanceSurvives(t *testing.T) {
 	})
 }
 
-func setState(t *testing.T, s *apptest.System, node string, state compute.NodeState) {
+func setMode(t *testing.T, s *apptest.System, node string, mode compute.NodeState) {
 	t.Helper()
 	if err := s.DB.Write(t.Context(), func(tx *store.Tx) error {
 		n, err := tx.Node(node)
 		if err != nil {
 			return err
 		}
-		n.State = state
+		n.Maintenance.Mode = mode
 		return tx.UpdateNode(&n)
 	}); err != nil {
 		t.Fatal(err)

@@ -240,7 +240,7 @@ func (c *Control) nodeView(n *compute.Node, now time.Time) api.Node {
 	k := &n.Facts.Capacity
 	v := api.Node{
 		ID: n.ID, DisplayName: n.Spec.DisplayName, Hostname: n.Facts.Hostname, Role: string(n.Facts.Role), Region: n.Facts.Region,
-		AvailabilityZone: n.Facts.AvailabilityZone, Architecture: n.Facts.Architecture, State: string(n.State),
+		AvailabilityZone: n.Facts.AvailabilityZone, Architecture: n.Facts.Architecture, State: string(n.State()),
 		Capacity: api.HeartbeatCapacity{
 			TotalVCPUs: k.TotalVCPUs, ReservedVCPUs: k.ReservedVCPUs, VCPUOvercommitRatio: &k.VCPUOvercommitRatio, CommittedVCPUs: k.CommittedVCPUs,
 			TotalMemoryBytes: k.TotalMemoryBytes, ReservedMemoryBytes: k.ReservedMemoryBytes, MemoryOvercommitRatio: &k.MemoryOvercommitRatio,

@@ -53,7 +53,7 @@ func (c *Control) readiness(n *compute.Node) api.NodeReadiness {
 	v := c.nodeView(n, c.now())
 	r := api.NodeReadiness{
 		NodeID: v.ID, DisplayName: v.DisplayName, State: v.State, Liveness: v.Liveness.Status, Findings: v.Findings,
-		Schedulable: schedulable(n.Facts.Role, n.State, compute.LivenessStatus(v.Liveness.Status)),
+		Schedulable: schedulable(n.Facts.Role, n.State(), compute.LivenessStatus(v.Liveness.Status)),
 	}
 	if r.Findings == nil {
 		r.Findings = []api.Finding{}

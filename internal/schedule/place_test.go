@@ -293,7 +293,7 @@ func TestIntegerEdges(t *testing.T) { // lesson 14
 
 func TestNodeOf(t *testing.T) { // contract: N-11 N-17
 	n := compute.Node{
-		ID: "a", State: compute.NodeReady, Used: compute.Usage{VCPUs: 3},
+		ID: "a", Used: compute.Usage{VCPUs: 3},
 		Facts: compute.NodeFacts{
 			Role: compute.RoleHybrid, Region: "r", AvailabilityZone: "z", Architecture: "arm64",
 			Capacity:     compute.Capacity{TotalVCPUs: 100, ReservedVCPUs: 0, VCPUOvercommitRatio: 2.3, MemoryOvercommitRatio: 1, TotalMemoryBytes: 5},

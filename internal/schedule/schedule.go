@@ -50,7 +50,7 @@ type Seat struct {
 func NodeOf(n *compute.Node, live compute.LivenessStatus, held map[string]int64, members map[Seat]int64) Node {
 	labels, _ := n.Labels()
 	return Node{
-		ID: n.ID, Role: n.Facts.Role, State: n.State, Liveness: live,
+		ID: n.ID, Role: n.Facts.Role, State: n.State(), Liveness: live,
 		Region: n.Facts.Region, Zone: n.Facts.AvailabilityZone, Architecture: n.Facts.Architecture,
 		Labels: labels, Committable: n.Committable(), Used: n.Used,
 		Countables: compute.Countables(labels), Held: held, Members: members,

@@ -64,7 +64,7 @@ func (w *writer) applyBeats(tx *Tx, ops []*write) error {
 				return err
 			}
 		}
-		if n := w.nodes[id]; n == nil || n != op.beat.Like && !n.Facts.Equal(&op.beat.Facts) {
+		if n := w.nodes[id]; n == nil || !n.Calm(op.beat.BootID) || n != op.beat.Like && !n.Facts.Equal(&op.beat.Facts) {
 			if err := w.beatAlone(tx, op); err != nil {
 				return err
 			}
@@ -124,7 +124,7 @@ func (w *writer) recall(tx *Tx, ops []*write) error {
 	return flush()
 }
 
-// beatKnown writes the liveness rows of nodes whose facts are as in the cache, with
+// beatKnown writes the liveness rows of nodes that are as in the cache, with
 // one statement that leaves rows of another revision alone. Where there was one,
 // or a node was deleted meanwhile, the halves find out which.
 func (w *writer) beatKnown(tx *Tx, ops []*write) error {
@@ -200,6 +200,8 @@ func (w *writer) beatAlone(tx *Tx, op *write) error {
 	return nil
 }
 
+// beat registers a node, or writes what its beat changes of the record: its facts,
+// its boot, and what follows from that.
 func (tx *Tx) beat(b *Beat) (node *compute.Node, registered bool, err error) {
 	n, err := tx.Node(b.NodeID)
 	b.Before = nil
@@ -207,18 +209,23 @@ func (tx *Tx) beat(b *Beat) (node *compute.Node, registered bool, err error) {
 	case errors.Is(err, ErrNotFound):
 		// Revisions begin with the clock, so that a node which was deleted and comes
 		// again is never taken for what another server remembers of it.
-		n = compute.Node{ID: b.NodeID, Facts: b.Facts, Spec: b.First, State: compute.NodeReady, CreatedAt: tx.Now, Revision: micros(tx.Now)}
+		n = compute.Node{ID: b.NodeID, Facts: b.Facts, Spec: b.First, CreatedAt: tx.Now, Revision: micros(tx.Now)}
 		if err := tx.insertNode(&n); err != nil {
 			return nil, false, err
 		}
 		registered = true
 	case err != nil:
 		return nil, false, err
-	case !n.Facts.Equal(&b.Facts):
+	default:
 		before := n
-		b.Before, n.Facts = &before, b.Facts
-		if err := tx.UpdateNode(&n); err != nil {
-			return nil, false, err
+		changed := n.Heard(b.BootID, tx.Now)
+		if !n.Facts.Equal(&b.Facts) {
+			b.Before, n.Facts, changed = &before, b.Facts, true
+		}
+		if changed {
+			if err := tx.UpdateNode(&n); err != nil {
+				return nil, false, err
+			}
 		}
 	}
 	n.Liveness = compute.Liveness{SeenAt: tx.Now, SampledAt: b.SampledAt, BootID: b.BootID}

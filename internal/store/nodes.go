@@ -7,7 +7,7 @@ import (
 	"github.com/outcrop-cloud/outcrop/internal/compute"
 )
 
-const nodeSelect = `SELECT n.id, n.state, n.facts, n.spec, n.standing, n.created_at,
+const nodeSelect = `SELECT n.id, n.facts, n.spec, n.standing, n.maintenance, n.power, n.identity, n.created_at,
 	l.seen_at, l.sampled_at, l.boot_id, l.revision, ` + usedColumns + `
 	FROM nodes n JOIN node_liveness l ON l.node_id = n.id `
 
@@ -18,21 +18,26 @@ const usedColumns = `COALESCE((SELECT SUM(a.vcpus) FROM allocations a WHERE a.no
 	+ COALESCE((SELECT SUM(v.size_bytes) FROM volumes v WHERE v.node_id = n.id AND v.instance_id = '' AND v.node_id <> ''), 0)`
 
 func scanNode(scan scanFunc) (n compute.Node, err error) {
-	var facts, spec, standing string
+	var facts, spec, standing, maintenance, power, identity string
 	var created, seen, sampled int64
-	if err = scan(&n.ID, &n.State, &facts, &spec, &standing, &created, &seen, &sampled, &n.Liveness.BootID, &n.Revision,
+	if err = scan(&n.ID, &facts, &spec, &standing, &maintenance, &power, &identity, &created, &seen, &sampled, &n.Liveness.BootID, &n.Revision,
 		&n.Used.VCPUs, &n.Used.MemoryBytes, &n.Used.DiskBytes); err != nil {
 		return n, err
 	}
 	n.CreatedAt = fromMicros(created)
 	n.Liveness.SeenAt, n.Liveness.SampledAt = fromMicros(seen), fromMicros(sampled)
-	if err = json.Unmarshal([]byte(facts), &n.Facts); err == nil {
-		err = json.Unmarshal([]byte(spec), &n.Spec)
+	for _, c := range []struct {
+		text string
+		to   any
+	}{{facts, &n.Facts}, {spec, &n.Spec}, {standing, &n.Standing}, {maintenance, &n.Maintenance}, {power, &n.Power}, {identity, &n.Identity}} {
+		if c.text == "{}" { // most nodes are in no maintenance, and have no finding
+			continue
+		}
+		if err = json.Unmarshal([]byte(c.text), c.to); err != nil {
+			return n, err
+		}
 	}
-	if err == nil && standing != "{}" {
-		err = json.Unmarshal([]byte(standing), &n.Standing)
-	}
-	return n, err
+	return n, nil
 }
 
 // Node reads one node; ErrNotFound.
@@ -64,20 +69,21 @@ func (tx *Tx) CountNodes() (n int64, err error) {
 	return n, tx.get(`SELECT COUNT(*) FROM nodes`, nil, &n)
 }
 
-// nodeColumns are the written forms of a node's facts, wishes and standing
-// findings, the last brought up to date.
-func nodeColumns(n *compute.Node, now time.Time) (columns [3]string, err error) {
+// nodeColumns are a node's id and the written forms of its parts; its standing
+// findings are brought up to date.
+func nodeColumns(n *compute.Node, now time.Time) ([]any, error) {
 	n.Stand(now)
 	standing := n.Standing
 	if standing == nil {
 		standing = map[string]time.Time{}
 	}
-	for i, v := range []any{n.Facts, n.Spec, standing} {
+	columns := []any{n.ID}
+	for _, v := range []any{n.Facts, n.Spec, standing, n.Maintenance, n.Power, n.Identity} {
 		b, err := json.Marshal(v)
 		if err != nil {
-			return columns, err
+			return nil, err
 		}
-		columns[i] = string(b)
+		columns = append(columns, string(b))
 	}
 	return columns, nil
 }
@@ -90,12 +96,12 @@ func (tx *Tx) insertNode(n *compute.Node) error {
 	if err := tx.nodeChanged(n.ID); err != nil {
 		return err
 	}
-	_, err = tx.exec(`INSERT INTO nodes (id, state, facts, spec, standing, created_at) VALUES ($1, $2, $3, $4, $5, $6)`,
-		n.ID, string(n.State), c[0], c[1], c[2], micros(n.CreatedAt))
+	_, err = tx.exec(`INSERT INTO nodes (id, facts, spec, standing, maintenance, power, identity, created_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)`,
+		append(c, micros(n.CreatedAt))...)
 	return err
 }
 
-// UpdateNode writes facts, spec and state of a node and bumps its revision.
+// UpdateNode writes all of a node but its liveness and bumps its revision.
 func (tx *Tx) UpdateNode(n *compute.Node) error {
 	c, err := nodeColumns(n, tx.Now)
 	if err != nil {
@@ -104,7 +110,7 @@ func (tx *Tx) UpdateNode(n *compute.Node) error {
 	if err := tx.nodeChanged(n.ID); err != nil {
 		return err
 	}
-	if err := tx.must(ErrNotFound, `UPDATE nodes SET state = $2, facts = $3, spec = $4, standing = $5 WHERE id = $1`, n.ID, string(n.State), c[0], c[1], c[2]); err != nil {
+	if err := tx.must(ErrNotFound, `UPDATE nodes SET facts = $2, spec = $3, standing = $4, maintenance = $5, power = $6, identity = $7 WHERE id = $1`, c...); err != nil {
 		return err
 	}
 	return tx.get(`UPDATE node_liveness SET revision = revision + 1 WHERE node_id = $1 RETURNING revision`, []any{n.ID}, &n.Revision)

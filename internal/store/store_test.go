@@ -144,7 +144,7 @@ func TestHeartbeats(t *testing.T) {
 				return fmt.Errorf("nodes %d, %w", n, err)
 			}
 			node, err := tx.Node("n007")
-			if err == nil && (node.Revision != node.CreatedAt.UnixMicro()+1 || node.Facts.Hostname != "renamed" || node.State != compute.NodeReady || node.Liveness.BootID != "b1") {
+			if err == nil && (node.Revision != node.CreatedAt.UnixMicro()+1 || node.Facts.Hostname != "renamed" || node.State() != compute.NodeReady || node.Liveness.BootID != "b1") {
 				err = fmt.Errorf("node %+v", node)
 			}
 			return err
