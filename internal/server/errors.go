@@ -168,12 +168,18 @@ func render(e *fault.Error) *ComputeError {
 	return &ComputeError{status: e.Kind.Status(), Code: e.Code, Message: e.Message, Fields: e.Fields, Details: e.Details}
 }
 
+// statusGone is the status of a request whose caller went away before its answer.
+// Nobody receives it: it is for the log and the metrics, by the name that nginx
+// gave it (IANA has none).
+const statusGone = 499
+
 // refuse logs what stays at home and renders what the caller sees.
 func refuse(ctx context.Context, log *slog.Logger, err error) *ComputeError {
 	e := fault.From(err)
-	if errors.Is(err, context.Canceled) && e.Kind == fault.Internal {
-		e = fault.New(fault.Invalid, "the caller gave up")
-	} else if e.Kind == fault.Internal {
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) && e.Kind == fault.Internal {
+		return &ComputeError{status: statusGone, Code: "CALLER_GONE", Message: "the caller went away before its answer"}
+	}
+	if e.Kind == fault.Internal {
 		log.ErrorContext(ctx, "request failed", "err", err, "requestId", requestID(ctx))
 	}
 	out := render(e)

@@ -31,7 +31,8 @@ func (m *metrics) handler() http.Handler {
 }
 
 // done counts and logs a finished request. Agents' own routes are many and dull:
-// they are logged only at debug level, unless they fail.
+// they are logged only at debug level, unless they fail; so are requests that their
+// callers gave up.
 func (s *Server) done(r *http.Request, status int, took time.Duration) {
 	route := r.Pattern
 	if route == "" {
@@ -39,7 +40,7 @@ func (s *Server) done(r *http.Request, status int, took time.Duration) {
 	}
 	s.metrics.requests.WithLabelValues(route, strconv.Itoa(status)).Observe(took.Seconds())
 	level := slog.LevelInfo
-	if status < 400 && (r.Method == http.MethodGet || strings.HasSuffix(route, "/heartbeat") || strings.HasSuffix(route, "/sync")) {
+	if status == statusGone || status < 400 && (r.Method == http.MethodGet || strings.HasSuffix(route, "/heartbeat") || strings.HasSuffix(route, "/sync")) {
 		level = slog.LevelDebug
 	}
 	if !s.log.Enabled(r.Context(), level) {
