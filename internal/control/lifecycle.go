@@ -12,7 +12,9 @@ import (
 
 // StartInstance boots a stopped instance, with the user-data that it has now. As
 // in EC2, cloud-init runs what it runs once per instance only once; rerun gives
-// it a new instance-id, so that everything runs again (lesson 26).
+// it a new instance-id, by the cidata disk and by meta-data/instance-id, so that
+// everything runs again (lesson 26); the identity document and this API keep the
+// instance's own.
 func (c *Control) StartInstance(ctx context.Context, who iam.Caller, project, id string, in api.StartInstance) (api.Instance, error) {
 	rerun := false
 	out, err := c.verb(ctx, who, iam.StartInstance, compute.VerbStart, project, id, func(tx *store.Tx, i *store.Instance) {

@@ -26,8 +26,13 @@ type Provider interface {
 
 // Instance is all that is served about one instance. Empty fields are left out of the tree.
 type Instance struct {
-	ID             string // i-…
-	ProjectID      string // EC2's account
+	ID        string // i-…
+	ProjectID string // EC2's account
+	// RerunID is what cloud-init is to take for a new instance's id, so that it runs everything again; empty is ID. Below
+	// meta-data, instance-id reads it. The identity document keeps ID and stays signed, but its folder's listing leaves it
+	// out: on EC2 cloud-init takes the document for the id when it comes upon it in the listing, and meta-data/instance-id
+	// when it does not (DataSourceEc2.get_instance_id). Who wants the document asks for it by name and gets it.
+	RerunID        string
 	ImageID        string
 	Type           string // m1.large; empty for a custom shape
 	Hostname       string // with its domain

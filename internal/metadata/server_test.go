@@ -2,12 +2,14 @@ package metadata
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto"
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/json"
 	"io"
 	"net"
 	"net/http"
@@ -531,5 +533,49 @@ func TestNewRefuses(t *testing.T) {
 	}
 	if _, err := New(Config{TokenKey: tokenKey}); err == nil {
 		t.Error("no provider is taken")
+	}
+}
+
+// cloud-init on EC2 takes the id of the identity document where the listing leads it there, else meta-data/instance-id
+// (DataSourceEc2.get_instance_id). A rerun gives it a new one by both, and takes nothing from who asks for the document.
+// lesson 26
+func TestRerunID(t *testing.T) {
+	s := start(t, nil)
+	token := s.token(http.DefaultClient)
+	get := func(path string) string {
+		t.Helper()
+		a := s.do("GET", "/2021-03-23/"+path, tokenHeader, token)
+		if a.status != 200 {
+			t.Errorf("%s: %d %q", path, a.status, a.body)
+		}
+		return a.body
+	}
+	crawled := func() string { // as cloud-init does
+		t.Helper()
+		var document struct{ InstanceID string }
+		for name := range strings.SplitSeq(get("dynamic/instance-identity"), "\n") {
+			if name == "document" {
+				if err := json.Unmarshal([]byte(get("dynamic/instance-identity/document")), &document); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		return cmp.Or(document.InstanceID, get("meta-data/instance-id"))
+	}
+	if id := crawled(); id != "i-000000001" {
+		t.Errorf("before: %s", id)
+	}
+	document, signature := get("dynamic/instance-identity/document"), get("dynamic/instance-identity/signature")
+	again := sample()
+	again.RerunID = "i-000000002"
+	s.provider.set(port1, again)
+	if id := crawled(); id != again.RerunID {
+		t.Errorf("after a rerun cloud-init finds %s, want %s", id, again.RerunID)
+	}
+	if get("dynamic/instance-identity/document") != document || get("dynamic/instance-identity/signature") != signature {
+		t.Error("the identity document is another one")
+	}
+	if got := get("dynamic/instance-identity/"); got != "signature" {
+		t.Errorf("listing: %q", got)
 	}
 }

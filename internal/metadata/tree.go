@@ -1,6 +1,7 @@
 package metadata
 
 import (
+	"cmp"
 	"crypto"
 	"slices"
 	"strconv"
@@ -38,6 +39,7 @@ type tree struct {
 const (
 	userDataPath  = "user-data"
 	identityDir   = "dynamic/instance-identity/"
+	documentPath  = identityDir + "document"
 	signaturePath = identityDir + "signature"
 	tagsDir       = "meta-data/tags/instance/"
 	keysDir       = "meta-data/public-keys/"
@@ -56,7 +58,7 @@ func render(i *Instance, signer crypto.Signer, domain string) *tree {
 	meta("ami-launch-index", "0")
 	meta("hostname", i.Hostname)
 	meta("instance-action", "none")
-	meta("instance-id", i.ID)
+	meta("instance-id", cmp.Or(i.RerunID, i.ID))
 	meta("instance-life-cycle", "on-demand")
 	meta("instance-type", i.Type)
 	meta("local-hostname", i.Hostname)
@@ -75,7 +77,7 @@ func render(i *Instance, signer crypto.Signer, domain string) *tree {
 		put(keysDir+strconv.Itoa(n)+"/openssh-key", k.Line)
 	}
 	document := identityDocument(i)
-	put(identityDir+"document", document)
+	put(documentPath, document)
 	if signer != nil {
 		put(signaturePath, "made when asked for")
 		t.signature = sync.OnceValue(func() string { return signDocument(signer, document) })
@@ -147,6 +149,9 @@ func (t *tree) list() {
 		if key, isTag := strings.CutPrefix(path, tagsDir); isTag {
 			add(tagsDir, key) // a tag's key is one name, slashes or not
 			path = tagsDir
+		}
+		if path == documentPath && t.instance.RerunID != "" {
+			continue // see RerunID
 		}
 		for dir, name := parent(path); name != ""; dir, name = parent(dir) {
 			if dir == "" {

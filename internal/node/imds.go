@@ -113,6 +113,9 @@ func metadataOf(d api.DesiredInstance, subnets map[string]api.DesiredSubnet, use
 			Tags:     d.Metadata.InstanceMetadataTags == "enabled",
 		},
 	}
+	if d.CloudInitID != d.ID {
+		i.RerunID = d.CloudInitID
+	}
 	if d.LaunchedAt != nil {
 		i.LaunchedAt = *d.LaunchedAt
 	}

@@ -169,6 +169,9 @@ func TestMetadataOfABoot(t *testing.T) {
 		e.reaches(t, idA, compute.StateRunning, 10*time.Second)
 		<-time.After(time.Second)
 		before := get()
+		if before.RerunID != "" {
+			t.Errorf("a first boot has the rerun's id %s", before.RerunID)
+		}
 		if string(before.UserData) != "first\x00" || before.Hostname != "web.internal" || before.Interfaces[0].Subnet.String() != "172.31.0.0/16" || before.Options.Disabled {
 			t.Errorf("metadata %+v", before)
 		}
@@ -180,12 +183,12 @@ func TestMetadataOfABoot(t *testing.T) {
 			e.setUserData(idA, "second")
 			e.extra[idA] = func(d *api.DesiredInstance) {
 				d.Metadata = api.MetadataOptions{HTTPEndpoint: "disabled", HTTPPutResponseHopLimit: 2, InstanceMetadataTags: "enabled"}
-				d.Tags = map[string]string{"a": "b"}
+				d.Tags, d.CloudInitID = map[string]string{"a": "b"}, idB
 			}
 		})
 		<-time.After(time.Second)
 		after := get()
-		if string(after.UserData) != "first\x00" || after.Options != (metadata.Options{Disabled: true, HopLimit: 2, Tags: true}) || after.Tags["a"] != "b" {
+		if string(after.UserData) != "first\x00" || after.Options != (metadata.Options{Disabled: true, HopLimit: 2, Tags: true}) || after.Tags["a"] != "b" || after.ID != idA || after.RerunID != idB {
 			t.Errorf("metadata %+v", after)
 		}
 		e.reboot(idA, true)
