@@ -76,50 +76,6 @@ func FuzzTTL(f *testing.F) {
 	})
 }
 
-var bare = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("i-000000001")) })
-
-// The service beside a handler that only writes, both over real connections. Read it by ns/op.
-func BenchmarkGet(b *testing.B) {
-	srv, err := New(Config{
-		Provider: &instances{by: map[PortKey]*Instance{port1: sample()}}, TokenKey: tokenKey,
-		Limits: Limits{Rate: 1 << 29, Burst: 1 << 29},
-	})
-	if err != nil {
-		b.Fatal(err)
-	}
-	token := srv.tokens.issue("i-000000001", time.Hour, time.Now())
-	run := func(b *testing.B, url string) {
-		b.ReportAllocs()
-		c := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
-		defer c.CloseIdleConnections()
-		b.RunParallel(func(pb *testing.PB) {
-			for pb.Next() {
-				r, _ := http.NewRequest("GET", url, nil)
-				r.Header[tokenHeader] = []string{token}
-				resp, err := c.Do(r)
-				if err != nil {
-					b.Fatal(err)
-				}
-				if resp.StatusCode != 200 {
-					b.Fatal(resp.Status)
-				}
-				resp.Body.Close()
-			}
-		})
-	}
-	b.Run("service", func(b *testing.B) {
-		ts := httptest.NewUnstartedServer(nil)
-		go srv.Serve("subnet-a", ts.Listener)
-		defer ts.Listener.Close()
-		run(b, "http://"+ts.Listener.Addr().String()+"/latest/meta-data/instance-id")
-	})
-	b.Run("bare", func(b *testing.B) {
-		ts := httptest.NewServer(bare)
-		defer ts.Close()
-		run(b, ts.URL)
-	})
-}
-
 // The handler alone, without connections.
 func BenchmarkHandler(b *testing.B) {
 	srv, err := New(Config{

@@ -51,7 +51,6 @@ var goBenches = []goBench{
 	{"httpsig", "Sign", "ns/ours", inLine("ns/bare"), "bare ed25519 signature of the same bytes", lower},
 	{"httpsig", "Verify", "ns/ours", inLine("ns/bare"), "bare ed25519 verification of the same bytes", lower},
 	{"cloudinit", "ImageBesideGenisoimage", "µs/ours", inLine("µs/genisoimage"), "genisoimage with the same files", lower},
-	{"metadata", "Get/(service|bare)", "ns/op", another("Get/bare", "ns/op"), "net/http handler that only writes the answer", lower},
 	{"metadata", "Flood", "p99-µs", another("Flood/quiet", "p99-µs"), "the same guest without the flood of another", lower},
 	{"schedule", "Decide", "decisions/s", times("decisions/s", "x-bare"), "one look at the room of every node, without an index", higher},
 }

@@ -42,6 +42,9 @@ func main() {
 	if addr := os.Getenv(bareEnv); addr != "" {
 		exit(serveBare(addr))
 	}
+	if addr := os.Getenv(metadataEnv); addr != "" {
+		exit(serveMetadata(addr))
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if lab := os.Getenv(launchEnv); lab != "" {
@@ -117,5 +120,5 @@ type errMissing string
 func (e errMissing) Error() string { return string(e) }
 
 func benchmarks() []benchmark {
-	return slices.Concat(heartbeats(), launches(), gatewayBenchmarks(), goBenchmarks())
+	return slices.Concat(heartbeats(), launches(), metadataBenchmarks(), gatewayBenchmarks(), goBenchmarks())
 }
