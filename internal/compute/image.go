@@ -32,8 +32,11 @@ type Volume struct {
 	Root       bool
 	Auto       bool   // made by the create, removed by the terminate (contract U-11)
 	SnapshotID string // the image snapshot that it was cloned from, if any
-	Going      bool   // its file is being removed
-	CreatedAt  time.Time
+	// Base is what a volume that was carried from another node stands on; nil where
+	// it stands on its instance's image, a snapshot of it, or nothing.
+	Base      *ImageVolume
+	Going     bool // its file is being removed
+	CreatedAt time.Time
 }
 
 // MaxDataVolumes bounds the data volumes of an instance.

@@ -68,14 +68,14 @@ func (c *Control) observeAll(tx *store.Tx, nodeID string, in *api.SyncRequest, f
 }
 
 // observeOne applies one VM's report. One that is not this node's to report says
-// nothing (contract N-24).
+// nothing (contract N-24), but for its being gone where it was to go.
 func (c *Control) observeOne(tx *store.Tx, nodeID string, o api.ObservedInstance) (changed bool, err error) {
 	if !compute.ValidInstanceID(o.ID) {
 		return false, nil
 	}
 	i, err := tx.InstanceByID(o.ID)
 	if errors.Is(err, store.ErrNotFound) || err == nil && i.NodeID != nodeID {
-		return false, nil
+		return instanceDeparted(tx, nodeID, o)
 	}
 	if err != nil {
 		return false, err
@@ -120,7 +120,7 @@ func volumeGone(tx *store.Tx, nodeID, id string) error {
 			return tx.RoomChanged(nodeID)
 		}
 	}
-	return nil
+	return volumeDeparted(tx, nodeID, id)
 }
 
 // nodeBooted draws what follows from a node's boot: VMs that asked for it are

@@ -109,8 +109,10 @@ func (c *Control) desiredSet(tx *store.Tx, nodeID string, out *api.SyncResponse)
 	if err != nil {
 		return err
 	}
-	out.Uploads, err = desiredUploads(tx, nodeID)
-	return err
+	if out.Uploads, err = desiredUploads(tx, nodeID); err != nil {
+		return err
+	}
+	return desiredDepartures(tx, nodeID, out)
 }
 
 func desiredInstance(tx *store.Tx, n *compute.Node, i *store.Instance, details *store.Details) (api.DesiredInstance, error) {
@@ -138,16 +140,28 @@ func desiredInstance(tx *store.Tx, n *compute.Node, i *store.Instance, details *
 	parts, err := tx.ImageVolumes(i.Spec.ImageID)
 	for _, v := range details.Volumes {
 		d.Volumes = append(d.Volumes, desiredVolume(&v, parts))
+		if v.Root && v.Base != nil {
+			d.Image = desiredImage(v.Base)
+		}
 	}
 	return d, err
 }
 
+func desiredImage(p *compute.ImageVolume) api.DesiredImage {
+	return api.DesiredImage{SHA256: p.SHA256, Format: p.Format, SizeBytes: p.SizeBytes, VirtualSize: p.VirtualSize}
+}
+
 func desiredVolume(v *compute.Volume, parts []compute.ImageVolume) api.DesiredVolume {
 	d := api.DesiredVolume{ID: v.ID, SizeBytes: v.SizeBytes, Root: v.Root}
-	for _, p := range parts {
-		if v.SnapshotID != "" && p.SnapshotID == v.SnapshotID {
-			d.Image = &api.DesiredImage{SHA256: p.SHA256, Format: p.Format, SizeBytes: p.SizeBytes, VirtualSize: p.VirtualSize}
+	base := v.Base // it was carried here on this
+	for i := range parts {
+		if base == nil && v.SnapshotID != "" && parts[i].SnapshotID == v.SnapshotID {
+			base = &parts[i]
 		}
+	}
+	if base != nil && !v.Root { // the root's is the instance's
+		image := desiredImage(base)
+		d.Image = &image
 	}
 	return d
 }

@@ -67,19 +67,23 @@ func (tx *Tx) CountImageUsers(imageID string) (n int64, err error) {
 	return n, tx.get(`SELECT COUNT(*) FROM instances WHERE image_id = $1 AND state <> 'terminated'`, []any{imageID}, &n)
 }
 
-// ImageFileUsed reports whether any image still names the file.
+// ImageFileUsed reports whether any image, volume that was carried to another node,
+// or upload of which this part has arrived, still names the file.
 func (tx *Tx) ImageFileUsed(sha256 string) (bool, error) {
 	var n int64
-	err := tx.get(`SELECT (SELECT COUNT(*) FROM images WHERE sha256 = $1) + (SELECT COUNT(*) FROM image_volumes WHERE sha256 = $1)`, []any{sha256}, &n)
+	err := tx.get(`SELECT (SELECT COUNT(*) FROM images WHERE sha256 = $1) + (SELECT COUNT(*) FROM image_volumes WHERE sha256 = $1)
+		+ (SELECT COUNT(*) FROM volumes WHERE base_sha256 = $1)
+		+ (SELECT COUNT(*) FROM image_uploads WHERE doc LIKE '%' || $1 || '%')`, []any{sha256}, &n)
 	return n > 0, err
 }
 
-// ImageForNode reports whether an instance placed on the node stands on an image
-// with the digest (contract N-24).
+// ImageForNode reports whether an instance placed on the node, or a volume there,
+// stands on an image with the digest (contract N-24).
 func (tx *Tx) ImageForNode(nodeID, sha256 string) (bool, error) {
 	var n int64
-	err := tx.get(`SELECT COUNT(*) FROM instances i JOIN images m ON m.id = i.image_id LEFT JOIN image_volumes v ON v.image_id = m.id
-		WHERE (m.sha256 = $1 OR v.sha256 = $1) AND i.node_id = $2 AND i.node_id <> '' AND i.state <> 'terminated'`, []any{sha256, nodeID}, &n)
+	err := tx.get(`SELECT (SELECT COUNT(*) FROM instances i JOIN images m ON m.id = i.image_id LEFT JOIN image_volumes v ON v.image_id = m.id
+		WHERE (m.sha256 = $1 OR v.sha256 = $1) AND i.node_id = $2 AND i.node_id <> '' AND i.state <> 'terminated')
+		+ (SELECT COUNT(*) FROM volumes b WHERE b.base_sha256 = $1 AND b.base_sha256 <> '' AND b.node_id = $2 AND b.node_id <> '')`, []any{sha256, nodeID}, &n)
 	return n > 0, err
 }
 

@@ -1,13 +1,24 @@
 package store
 
-import "github.com/outcrop-cloud/outcrop/internal/compute"
+import (
+	"encoding/json"
 
-const volumeSelect = `SELECT id, project_id, node_id, instance_id, device, size_bytes, root, auto, snapshot_id, going, created_at FROM volumes `
+	"github.com/outcrop-cloud/outcrop/internal/compute"
+)
+
+const volumeSelect = `SELECT id, project_id, node_id, instance_id, device, size_bytes, root, auto, snapshot_id, base, going, created_at FROM volumes `
 
 func scanVolume(scan scanFunc) (v compute.Volume, err error) {
 	var created int64
-	err = scan(&v.ID, &v.ProjectID, &v.NodeID, &v.InstanceID, &v.Device, &v.SizeBytes, &v.Root, &v.Auto, &v.SnapshotID, &v.Going, &created)
+	var base string
+	if err = scan(&v.ID, &v.ProjectID, &v.NodeID, &v.InstanceID, &v.Device, &v.SizeBytes, &v.Root, &v.Auto, &v.SnapshotID, &base, &v.Going, &created); err != nil {
+		return v, err
+	}
 	v.CreatedAt = fromMicros(created)
+	if base != "" {
+		v.Base = new(compute.ImageVolume)
+		err = json.Unmarshal([]byte(base), v.Base)
+	}
 	return v, err
 }
 
@@ -19,10 +30,18 @@ func (tx *Tx) InsertVolume(v *compute.Volume) error {
 	return err
 }
 
-// UpdateVolume writes where a volume is and what it is attached to.
+// UpdateVolume writes where a volume is, what it stands on and what it is attached to.
 func (tx *Tx) UpdateVolume(v *compute.Volume) error {
-	return tx.must(ErrNotFound, `UPDATE volumes SET node_id = $2, instance_id = $3, device = $4, auto = $5, going = $6 WHERE id = $1`,
-		v.ID, v.NodeID, v.InstanceID, v.Device, v.Auto, v.Going)
+	base, sha256 := "", ""
+	if v.Base != nil {
+		b, err := json.Marshal(v.Base)
+		if err != nil {
+			return err
+		}
+		base, sha256 = string(b), v.Base.SHA256
+	}
+	return tx.must(ErrNotFound, `UPDATE volumes SET node_id = $2, instance_id = $3, device = $4, auto = $5, going = $6, base = $7, base_sha256 = $8 WHERE id = $1`,
+		v.ID, v.NodeID, v.InstanceID, v.Device, v.Auto, v.Going, base, sha256)
 }
 
 // Volume reads one volume of a project; ErrNotFound.
