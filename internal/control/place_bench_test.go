@@ -11,16 +11,15 @@ import (
 	"github.com/outcrop-cloud/outcrop/internal/api"
 	"github.com/outcrop-cloud/outcrop/internal/compute"
 	"github.com/outcrop-cloud/outcrop/internal/iam"
-	"github.com/outcrop-cloud/outcrop/internal/schedule"
 	"github.com/outcrop-cloud/outcrop/internal/store"
 	"github.com/outcrop-cloud/outcrop/internal/store/storetest"
 )
 
 // benchFleet is a control plane with n nodes in racks of 40 and 6 zones, of which
 // every tenth has GPUs.
-func benchFleet(b *testing.B, kind string, n int) *Control {
+func benchFleet(b *testing.B, o store.Options, n int) *Control {
 	b.Helper()
-	db := storetest.Open(b, storetest.Options(b, kind))
+	db := storetest.Open(b, o)
 	c, err := New(Options{DB: db, Dir: b.TempDir()})
 	if err != nil {
 		b.Fatal(err)
@@ -133,7 +132,7 @@ func BenchmarkPlaceDurable(b *testing.B) {
 	for _, kind := range storetest.Kinds {
 		for _, nodes := range []int{1_000, 10_000, 100_000} {
 			b.Run(fmt.Sprintf("%s/nodes=%d", kind, nodes), func(b *testing.B) {
-				c := benchFleet(b, kind, nodes)
+				c := benchFleet(b, storetest.Options(b, kind), nodes)
 				image := benchImage(b, c)
 				var took, bare, busy []time.Duration
 				for i := range max(3, b.N/round) + 1 {
@@ -193,67 +192,4 @@ func benchEnd(b *testing.B, c *Control, ids []string) {
 func middle(d []time.Duration) time.Duration {
 	slices.Sort(d)
 	return d[len(d)/2]
-}
-
-// BenchmarkExplainPlacement measures the reasons of a create that fits nowhere, and
-// BenchmarkListNodes pages of the inventory, as p50 and p99; x-read is the median in
-// units of one read of a single node in the same run.
-func BenchmarkExplainPlacement(b *testing.B) {
-	benchReads(b, func(c *Control, image string, _ int) error {
-		out, err := c.ExplainPlacement(b.Context(), iam.System, "default", api.CreateInstance{Name: "vm", ImageID: image, VCPUs: 500, MemoryBytes: 1 << 30})
-		if err == nil && (out.Fits || out.Nearest == nil) {
-			err = fmt.Errorf("500 vCPUs fit")
-		}
-		return err
-	})
-}
-
-// BenchmarkListNodes measures pages of 100 nodes all through the list.
-func BenchmarkListNodes(b *testing.B) {
-	benchReads(b, func(c *Control, _ string, i int) error {
-		after := fmt.Sprintf("node-%06d", i*7919%max(1, int(c.nodes.Load())-100))
-		out, err := c.ListNodes(b.Context(), iam.System, Page{Limit: 100, Cursor: after})
-		if err == nil && len(out.Items) != 100 {
-			err = fmt.Errorf("a page of %d", len(out.Items))
-		}
-		return err
-	})
-}
-
-// BenchmarkCapacity measures the sum of the fleet.
-func BenchmarkCapacity(b *testing.B) {
-	benchReads(b, func(c *Control, _ string, _ int) error {
-		_, err := c.GetCapacity(b.Context(), iam.System)
-		return err
-	})
-}
-
-func benchReads(b *testing.B, read func(c *Control, image string, i int) error) {
-	for _, nodes := range []int{1_000, 10_000, 100_000} {
-		b.Run(fmt.Sprintf("sqlite/nodes=%d", nodes), func(b *testing.B) {
-			c := benchFleet(b, "sqlite", nodes)
-			image := benchImage(b, c)
-			if err := c.lookAtFleet(b.Context(), func(*store.Tx, *schedule.Index) error { return nil }); err != nil {
-				b.Fatal(err)
-			}
-			var took, bare []time.Duration
-			b.ResetTimer()
-			for i := range max(200, b.N) {
-				begun := time.Now()
-				if err := read(c, image, i); err != nil {
-					b.Fatal(err)
-				}
-				between := time.Now()
-				if _, err := c.GetNode(b.Context(), iam.System, "node-000000"); err != nil {
-					b.Fatal(err)
-				}
-				took, bare = append(took, between.Sub(begun)), append(bare, time.Since(between))
-			}
-			slices.Sort(took)
-			b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "p50-ms")
-			b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "p99-ms")
-			b.ReportMetric(float64(middle(took))/float64(middle(bare)), "x-read")
-			b.ReportMetric(0, "ns/op")
-		})
-	}
 }

@@ -16,11 +16,14 @@ import (
 // result.
 type goBench struct {
 	pkg       string // below internal/
-	run       string // as -test.bench takes it
+	run       string // its name without "Benchmark"
 	unit      string // of the value
 	reference func(l benchLine, all map[string]benchLine) (float64, bool)
 	against   string
 	better    string
+	// sized: the last part of its lines' names is nodes=N, and it takes rounds of
+	// its own, in turns with its reference, once the inventory stands.
+	sized bool
 }
 
 // benchLine is the figures of one line by their units.
@@ -47,18 +50,20 @@ func another(name, unit string) referenceFunc {
 }
 
 var goBenches = []goBench{
-	{"server", "Heartbeat", "allocs/op", inLine("bare-allocs/op"), "handler that only reads the body; no connection in either", lower},
-	{"httpsig", "Sign", "ns/ours", inLine("ns/bare"), "bare ed25519 signature of the same bytes", lower},
-	{"httpsig", "Verify", "ns/ours", inLine("ns/bare"), "bare ed25519 verification of the same bytes", lower},
-	{"cloudinit", "ImageBesideGenisoimage", "µs/ours", inLine("µs/genisoimage"), "genisoimage with the same files", lower},
-	{"metadata", "Flood", "p99-µs", another("Flood/quiet", "p99-µs"), "the same guest without the flood of another", lower},
-	{"schedule", "Decide", "decisions/s", times("decisions/s", "x-bare"), "one look at the room of every node, without an index", higher},
+	{"server", "Heartbeat", "allocs/op", inLine("bare-allocs/op"), "handler that only reads the body; no connection in either", lower, false},
+	{"httpsig", "Sign", "ns/ours", inLine("ns/bare"), "bare ed25519 signature of the same bytes", lower, false},
+	{"httpsig", "Verify", "ns/ours", inLine("ns/bare"), "bare ed25519 verification of the same bytes", lower, false},
+	{"cloudinit", "ImageBesideGenisoimage", "µs/ours", inLine("µs/genisoimage"), "genisoimage with the same files", lower, false},
+	{"metadata", "Flood", "p99-µs", another("Flood/quiet", "p99-µs"), "the same guest without the flood of another", lower, false},
+	{"schedule", "Decide", "decisions/s", times("decisions/s", "x-bare"), "one look at the room of every node, without an index", higher, false},
+	{"control", "ListNodes", "p99-ms", inLine("bare-p99-ms"), "the page's rows read from the database and left as they are", lower, true},
+	{"control", "ExplainPlacement", "p99-ms", inLine("bare-p99-ms"), "one look at the room of every node, in memory", lower, true},
+	{"control", "PlaceDurable", "decisions/s", times("decisions/s", "x-bare"), "one small row for each decision, in transactions of as many", higher, true},
 }
 
 func goBenchmarks() (all []benchmark) {
 	for _, g := range goBenches {
-		name, _, _ := strings.Cut(g.run, "/")
-		all = append(all, benchmark{"go/" + g.pkg + "/" + name, g.measure})
+		all = append(all, benchmark{"go/" + g.pkg + "/" + g.run, g.measure})
 	}
 	return all
 }
@@ -76,10 +81,14 @@ func (g goBench) measure(ctx context.Context, e *env) error {
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("%w\n%s", err, out)
 	}
-	rounds, names := (e.rounds+1)/2, []string(nil)
+	rounds, names, pattern := (e.rounds+1)/2, []string(nil), "^Benchmark"+g.run+"$"
+	if g.sized {
+		rounds, pattern = 1, pattern+"/.*/"+upTo(e.maxNodes)
+	}
+	last := map[string]benchLine{}
 	values, references, ratios := map[string][]float64{}, map[string][]float64{}, map[string][]float64{}
 	for range rounds {
-		cmd := exec.CommandContext(ctx, binary, "-test.run=^$", "-test.bench=^Benchmark"+g.run+"$", "-test.benchtime=300ms")
+		cmd := exec.CommandContext(ctx, binary, "-test.run=^$", "-test.bench="+pattern, "-test.benchtime=300ms")
 		cmd.Dir = dir
 		out, err := cmd.CombinedOutput()
 		if err != nil {
@@ -93,6 +102,7 @@ func (g goBench) measure(ctx context.Context, e *env) error {
 			if !has || !ok || r == 0 || isReference(name) {
 				continue
 			}
+			last[name] = l
 			if values[name] == nil {
 				names = append(names, name)
 			}
@@ -105,14 +115,30 @@ func (g goBench) measure(ctx context.Context, e *env) error {
 	for _, name := range names {
 		e.print(result{
 			Name: "go/" + g.pkg + "/" + name, Value: median(values[name]), Unit: g.unit, Reference: median(references[name]),
-			Ratio: median(ratios[name]), Better: g.better, Against: g.against, Rounds: rounds,
+			Ratio: median(ratios[name]), Better: g.better, Against: g.against, Rounds: rounds, More: g.more(last[name]),
 		})
 	}
 	return nil
 }
 
-func isReference(name string) bool {
-	return strings.HasSuffix(name, "/bare") || strings.HasSuffix(name, "/quiet")
+func isReference(name string) bool { return strings.HasSuffix(name, "/quiet") }
+
+// upTo matches the sizes of inventories that are measured.
+func upTo(most int) string {
+	sizes := []string{}
+	for n := 1_000; n <= most; n *= 10 {
+		sizes = append(sizes, strconv.Itoa(n))
+	}
+	return "^nodes=(" + strings.Join(sizes, "|") + ")$"
+}
+
+// more is all figures of a sized benchmark's line.
+func (g goBench) more(l benchLine) map[string]float64 {
+	if !g.sized {
+		return nil
+	}
+	delete(l, "ns/op")
+	return l
 }
 
 // parseBench reads what Go's benchmarks print: a name, a count, and pairs of value
