@@ -10,6 +10,7 @@ type Image struct {
 	Public           bool              `json:"public" doc:"Seen by all projects."`
 	SHA256           string            `json:"sha256" doc:"Hex, of the file as imported."`
 	Format           string            `json:"format" enum:"qcow2,raw"`
+	Architecture     string            `json:"architecture,omitempty" enum:"amd64,arm64" doc:"Its instances go only to nodes of this architecture; to any where it is absent."`
 	SizeBytes        int64             `json:"sizeBytes" doc:"Of the file."`
 	VirtualSizeBytes int64             `json:"virtualSizeBytes" doc:"Of the disk that a guest sees."`
 	State            string            `json:"state" enum:"available,creating,failed" doc:"An image made from an instance is creating until its bytes are here."`

@@ -43,6 +43,7 @@ var images = &noun[image]{
 		}},
 		{"Public", func(i *image, _ time.Time) string { return yesNo(i.Public) }},
 		{"Format", func(i *image, _ time.Time) string { return i.Format }},
+		{"Architecture", func(i *image, _ time.Time) string { return i.Architecture }},
 		{"File", func(i *image, _ time.Time) string {
 			return fmt.Sprintf("%s (%d bytes)", formatSize(i.SizeBytes), i.SizeBytes)
 		}},

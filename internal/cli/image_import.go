@@ -23,6 +23,7 @@ func newImageImport(a *app) *cobra.Command {
 	var name string
 	var public bool
 	var tags []string
+	var architecture string
 	c := command("import", text{"Upload a disk image",
 		`Uploads a qcow2 or raw disk image, - for standard input. The server looks at its
 header before it trusts it (no backing files, nothing in disguise), and the hash
@@ -36,22 +37,26 @@ limit unless --timeout is given.`,
 			if !cmd.Flags().Changed("timeout") {
 				a.flags.timeout = 0
 			}
-			return a.importImage(cmd.Context(), args[0], name, public, tags)
+			query := url.Values{"name": {name}, "tag": tags}
+			if architecture != "" {
+				query.Set("architecture", architecture)
+			}
+			if public {
+				query.Set("public", "true")
+			}
+			if _, err := parsePairs("tag", tags); err != nil {
+				return err
+			}
+			return a.importImage(cmd.Context(), args[0], query)
 		})
 	c.Flags().StringVar(&name, "name", "", "name of the image")
 	c.Flags().BoolVar(&public, "public", false, "all projects see it (operators only)")
+	c.Flags().StringVar(&architecture, "architecture", "", "amd64 or arm64: its instances go only to such nodes (any when left out)")
 	c.Flags().StringArrayVar(&tags, "tag", nil, "tag, key=value (repeatable); stratum.dev/agent-activation=automatic says that the image ships the guest agent")
 	return c
 }
 
-func (a *app) importImage(ctx context.Context, file, name string, public bool, tags []string) error {
-	if _, err := parsePairs("tag", tags); err != nil {
-		return err
-	}
-	query := url.Values{"name": {name}, "tag": tags}
-	if public {
-		query.Set("public", "true")
-	}
+func (a *app) importImage(ctx context.Context, file string, query url.Values) error {
 	path := images.path(a, "") + "?" + query.Encode()
 	var it item[image]
 	var sum string

@@ -4,18 +4,21 @@ import "time"
 
 // Image is a disk image that instances launch from, stored once by its sha256.
 type Image struct {
-	ID          string
-	ProjectID   string
-	Name        string
-	Public      bool   // seen by all projects; an operator's
-	SHA256      string // hex, of the file's bytes
-	Format      string // "qcow2" or "raw"
-	SizeBytes   int64  // of the file
-	VirtualSize int64  // of the disk that the guest sees, bytes
-	Tags        map[string]string
-	Volumes     []ImageVolume // data devices, beside the root
-	State       ImageState
-	CreatedAt   time.Time
+	ID        string
+	ProjectID string
+	Name      string
+	Public    bool   // seen by all projects; an operator's
+	SHA256    string // hex, of the file's bytes
+	Format    string // "qcow2" or "raw"
+	// Architecture is that of the nodes it runs on, one of Architectures; empty where
+	// nobody said.
+	Architecture string
+	SizeBytes    int64 // of the file
+	VirtualSize  int64 // of the disk that the guest sees, bytes
+	Tags         map[string]string
+	Volumes      []ImageVolume // data devices, beside the root
+	State        ImageState
+	CreatedAt    time.Time
 }
 
 // MaxImageVirtualSize bounds the disk that an image may claim to be.

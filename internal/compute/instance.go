@@ -124,6 +124,7 @@ type InstanceSpec struct {
 	// Where it may stand, in force at every later move (lesson 17).
 	PlacementGroupID string           // dropped when the group is deleted (contract U-14)
 	Selectors        []Selector       // of its node
+	Architecture     string           // of its node, by its image; empty for any
 	Countables       map[string]int64 // units by label key
 	// CloudInitID is the instance-id told to cloud-init where it is not the
 	// instance's own: after a start that asked to run everything again.

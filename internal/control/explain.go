@@ -65,16 +65,18 @@ func planLaunch(tx *store.Tx, project string, spec compute.InstanceSpec, in *api
 	if l.image, err = launchImage(tx, project, spec.ImageID); err != nil {
 		return nil, err
 	}
+	l.spec.Architecture = l.image.Architecture
 	if l.spec.RootVolumeBytes, err = rootSize(&spec, &l.image); err != nil {
 		return nil, err
 	}
 	if l.volumes, err = dataVolumes(tx, project, &l.image, in.DataVolumes); err != nil {
 		return nil, err
 	}
-	l.request = schedule.Request{Shape: spec.Shape, DiskBytes: l.spec.RootVolumeBytes, Countables: spec.Countables, Selectors: spec.Selectors}
+	disk := l.spec.RootVolumeBytes
 	for _, v := range l.volumes {
-		l.request.DiskBytes += v.SizeBytes
+		disk += v.SizeBytes
 	}
+	l.request = requestOf(&compute.Instance{Spec: l.spec}, disk)
 	if id := spec.PlacementGroupID; id != "" {
 		g, err := tx.PlacementGroup(project, id)
 		if fault.Is(notFound(err, "none"), fault.NotFound) {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -25,6 +26,8 @@ type ImportImage struct {
 	Name   string
 	Public bool
 	Tags   map[string]string
+	// Architecture is one of compute.Architectures, or empty.
+	Architecture string
 	// Size is how many bytes will come, -1 when the caller did not say.
 	Size int64 `json:"-"`
 }
@@ -48,7 +51,7 @@ func (c *Control) ImportImage(ctx context.Context, who iam.Caller, project strin
 		m := compute.Image{
 			ID: compute.NewID(compute.ImagePrefix), ProjectID: project, Name: in.Name, Public: in.Public, SHA256: file.sha256,
 			Format: string(file.info.Format), SizeBytes: file.size, VirtualSize: file.info.VirtualSize, CreatedAt: tx.Now,
-			Tags: in.Tags, State: compute.ImageAvailable,
+			Architecture: in.Architecture, Tags: in.Tags, State: compute.ImageAvailable,
 		}
 		if err := projectExists(tx, project); err != nil {
 			return api.Image{}, err
@@ -75,6 +78,9 @@ func (c *Control) allowImport(ctx context.Context, who iam.Caller, project strin
 	}
 	if in.Name == "" || len([]rune(in.Name)) > 255 {
 		add("name", "has 1 to 255 characters")
+	}
+	if in.Architecture != "" && !slices.Contains(compute.Architectures, in.Architecture) {
+		add("architecture", "is one of %s, or left out", strings.Join(compute.Architectures, ", "))
 	}
 	checkName(in.Name, add)
 	checkTags(in.Tags, add)
@@ -314,7 +320,7 @@ func (c *Control) NodeImage(ctx context.Context, who iam.Caller, nodeID, sha256 
 func imageView(m *compute.Image) api.Image {
 	v := api.Image{
 		ID: m.ID, ProjectID: m.ProjectID, Name: m.Name, Public: m.Public, SHA256: m.SHA256, Format: m.Format,
-		SizeBytes: m.SizeBytes, VirtualSizeBytes: m.VirtualSize, State: string(m.State), Tags: m.Tags, CreatedAt: m.CreatedAt,
+		Architecture: m.Architecture, SizeBytes: m.SizeBytes, VirtualSizeBytes: m.VirtualSize, State: string(m.State), Tags: m.Tags, CreatedAt: m.CreatedAt,
 	}
 	for _, d := range m.Volumes {
 		v.DataVolumes = append(v.DataVolumes, api.ImageVolume{SnapshotID: d.SnapshotID, VirtualSizeBytes: d.VirtualSize})

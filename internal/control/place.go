@@ -211,7 +211,7 @@ func (b *placementBatch) write() error {
 // requestOf is what an instance asks of placement, but for its group. The durable
 // wishes of its spec fill it (lesson 17).
 func requestOf(i *compute.Instance, disk int64) schedule.Request {
-	return schedule.Request{Shape: i.Spec.Shape, DiskBytes: disk, Countables: i.Spec.Countables, Selectors: i.Spec.Selectors}
+	return schedule.Request{Shape: i.Spec.Shape, DiskBytes: disk, Countables: i.Spec.Countables, Selectors: i.Spec.Selectors, Architecture: i.Spec.Architecture}
 }
 
 // groupOf reads a placement group; nil when it is gone.

@@ -42,7 +42,8 @@ func (c *Control) insertUpload(tx *store.Tx, who iam.Caller, i *store.Instance, 
 	if err := noUpload(tx, i); err != nil {
 		return api.Image{}, err
 	}
-	m := compute.Image{ID: compute.NewID(compute.ImagePrefix), ProjectID: i.ProjectID, Name: name, State: compute.ImageCreating, Tags: map[string]string{}, CreatedAt: tx.Now}
+	m := compute.Image{ID: compute.NewID(compute.ImagePrefix), ProjectID: i.ProjectID, Name: name, State: compute.ImageCreating,
+		Architecture: i.Spec.Architecture, Tags: map[string]string{}, CreatedAt: tx.Now}
 	// The tag goes on only while the instance reads automatic (contract U-09).
 	if d.Agent.Activation == compute.ActivationAutomatic {
 		m.Tags[compute.ActivationTag] = string(compute.ActivationAutomatic)

@@ -83,6 +83,7 @@ func (s *Server) imageImportRoute() {
 	o.Parameters = append(pathParams(path),
 		&huma.Param{Name: "name", In: "query", Required: true, Schema: &huma.Schema{Type: "string"}},
 		&huma.Param{Name: "public", In: "query", Description: "true: seen by all projects (operators only).", Schema: &huma.Schema{Type: "boolean"}},
+		&huma.Param{Name: "architecture", In: "query", Description: "Its instances go only to nodes of this architecture.", Schema: &huma.Schema{Type: "string", Enum: []any{"amd64", "arm64"}}},
 		&huma.Param{Name: "tag", In: "query", Description: "key=value, repeatable.", Schema: &huma.Schema{Type: "array", Items: &huma.Schema{Type: "string"}}},
 		&huma.Param{Name: "Idempotency-Key", In: "header", Schema: &huma.Schema{Type: "string"}})
 	o.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{"application/octet-stream": {Schema: bytesSchema}}}
@@ -103,7 +104,7 @@ func (s *Server) imageImportRoute() {
 }
 
 func importQuery(q url.Values, size int64) (in control.ImportImage, err error) {
-	in = control.ImportImage{Name: q.Get("name"), Size: size}
+	in = control.ImportImage{Name: q.Get("name"), Architecture: q.Get("architecture"), Size: size}
 	for _, t := range q["tag"] {
 		k, v, ok := strings.Cut(t, "=")
 		if !ok {

@@ -6,12 +6,12 @@ import (
 	"github.com/outcrop-cloud/outcrop/internal/compute"
 )
 
-const imageSelect = `SELECT id, project_id, name, public, sha256, format, size_bytes, virtual_size, tags, state, created_at FROM images `
+const imageSelect = `SELECT id, project_id, name, public, sha256, format, architecture, size_bytes, virtual_size, tags, state, created_at FROM images `
 
 func scanImage(scan scanFunc) (m compute.Image, err error) {
 	var tags string
 	var created int64
-	if err = scan(&m.ID, &m.ProjectID, &m.Name, &m.Public, &m.SHA256, &m.Format, &m.SizeBytes, &m.VirtualSize, &tags, &m.State, &created); err != nil {
+	if err = scan(&m.ID, &m.ProjectID, &m.Name, &m.Public, &m.SHA256, &m.Format, &m.Architecture, &m.SizeBytes, &m.VirtualSize, &tags, &m.State, &created); err != nil {
 		return m, err
 	}
 	m.CreatedAt = fromMicros(created)
@@ -45,9 +45,9 @@ func (tx *Tx) InsertImage(m *compute.Image) error {
 	if err != nil {
 		return err
 	}
-	_, err = tx.exec(`INSERT INTO images (id, project_id, name, public, sha256, format, size_bytes, virtual_size, tags, state, created_at)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`,
-		m.ID, m.ProjectID, m.Name, m.Public, m.SHA256, m.Format, m.SizeBytes, m.VirtualSize, string(tags), string(m.State), micros(m.CreatedAt))
+	_, err = tx.exec(`INSERT INTO images (id, project_id, name, public, sha256, format, architecture, size_bytes, virtual_size, tags, state, created_at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)`,
+		m.ID, m.ProjectID, m.Name, m.Public, m.SHA256, m.Format, m.Architecture, m.SizeBytes, m.VirtualSize, string(tags), string(m.State), micros(m.CreatedAt))
 	return err
 }
 
