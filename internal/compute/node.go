@@ -176,7 +176,8 @@ func (n *Node) Calm(bootID string) bool {
 // says whether the record changed. Another boot counts as a change, so that no
 // server goes on with what it remembers of the last one.
 func (n *Node) Heard(bootID string, now time.Time) bool {
-	return n.Liveness.BootID != bootID
+	changed := n.Liveness.BootID != bootID
+	return n.Power.heard(bootID, now) || changed
 }
 
 // Reservation is the effective reservation and who wrote it. A value set by the
