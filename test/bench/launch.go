@@ -15,12 +15,33 @@ import (
 // namespace; the value is a launchLab.
 const launchEnv = "OUTCROP_BENCH_LAUNCH"
 
-func launches() []benchmark { return []benchmark{{"launch", benchLaunch}} }
+func launches() []benchmark { return []benchmark{{"launch", benchLaunch}, {"agent", benchAgent}} }
 
 // benchLaunch measures the time from create to the guest's userland, beside the
-// same domain started by hand with virsh. It has a libvirtd and a network namespace
-// of its own, so it disturbs no other node of this machine.
+// same domain started by hand with virsh.
 func benchLaunch(ctx context.Context, e *env) error {
+	return inLaunchLab(ctx, e, launchLab{}, nil)
+}
+
+// benchAgent measures the time from create to the guest agent's first heartbeat at
+// the server, step by step, beside the part that is the guest's own.
+func benchAgent(ctx context.Context, e *env) error {
+	root, err := moduleRoot(ctx)
+	if err != nil {
+		return err
+	}
+	agent := filepath.Join(e.dir, "outcrop-guest")
+	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", agent, "./cmd/outcrop-guest")
+	build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("building the guest agent: %w\n%s", err, out)
+	}
+	return inLaunchLab(ctx, e, launchLab{Agent: true}, []string{"--agent", agent})
+}
+
+// inLaunchLab runs the lab with a micro image. It has a libvirtd and a network
+// namespace of its own, so it disturbs no other node of this machine.
+func inLaunchLab(ctx context.Context, e *env, l launchLab, imageArgs []string) error {
 	if os.Geteuid() != 0 {
 		return errMissing("it needs root, for libvirt and a network namespace")
 	}
@@ -36,8 +57,12 @@ func benchLaunch(ctx context.Context, e *env) error {
 	if err != nil {
 		return err
 	}
-	image, err := run(ctx, root, "images/build.sh", "micro")
-	if err != nil {
+	l.Dir, l.Binary, l.Rounds = filepath.Join(e.dir, "lab"), e.binary, e.rounds
+	if err := os.Mkdir(l.Dir, 0o711); err != nil {
+		return err
+	}
+	defer os.RemoveAll(l.Dir)
+	if l.Image, err = run(ctx, root, "images/build.sh", append([]string{"micro"}, imageArgs...)...); err != nil {
 		return err
 	}
 	netns := filepath.Base(e.dir)
@@ -49,9 +74,9 @@ func benchLaunch(ctx context.Context, e *env) error {
 		return err
 	}
 	inside := "--net=/run/netns/" + netns
-	libvirt, script := filepath.Join(e.dir, "libvirt"), "scripts/libvirtd-private.sh"
+	libvirt, script := filepath.Join(l.Dir, "libvirt"), "scripts/libvirtd-private.sh"
 	defer run(context.WithoutCancel(ctx), root, "nsenter", inside, script, "stop", libvirt)
-	uri, err := run(ctx, root, "nsenter", inside, script, "start", libvirt)
+	l.URI, err = run(ctx, root, "nsenter", inside, script, "start", libvirt)
 	if err != nil {
 		return err
 	}
@@ -59,7 +84,7 @@ func benchLaunch(ctx context.Context, e *env) error {
 	if err != nil {
 		return err
 	}
-	lab, err := json.Marshal(launchLab{Dir: e.dir, Binary: e.binary, Image: image, URI: uri, Rounds: e.rounds})
+	lab, err := json.Marshal(l)
 	if err != nil {
 		return err
 	}

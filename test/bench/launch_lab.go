@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -28,6 +29,7 @@ type launchLab struct {
 	Image  string // a micro image
 	URI    string // of libvirtd
 	Rounds int
+	Agent  bool // the image has the guest agent; its first heartbeat is measured
 
 	client  *api.Client
 	imageID string
@@ -38,14 +40,15 @@ func measureLaunches(ctx context.Context, lab string) error {
 	if err := json.Unmarshal([]byte(lab), &l); err != nil {
 		return err
 	}
-	r, err := l.measure(ctx)
+	r, err := l.run(ctx)
 	if err != nil {
-		return err
+		return fmt.Errorf("%w\nthe node's log ends with:\n%s", err, tail(l.nodeLog()))
 	}
 	return json.NewEncoder(os.Stdout).Encode(r)
 }
 
-func (l *launchLab) measure(ctx context.Context) (r result, err error) {
+// run starts server and node, and measures.
+func (l *launchLab) run(ctx context.Context) (r result, err error) {
 	e := &env{binary: l.Binary}
 	data := filepath.Join(l.Dir, "server")
 	server, err := e.startServer(ctx, data, "")
@@ -73,17 +76,24 @@ func (l *launchLab) measure(ctx context.Context) (r result, err error) {
 	}
 	defer l.removeRouters()
 	defer node.stop()
+	if l.Agent {
+		return l.measureAgent(ctx)
+	}
+	return l.measure(ctx)
+}
+
+func (l *launchLab) measure(ctx context.Context) (r result, err error) {
 	// The first launch waits for the probe of the hypervisor, which began with the
 	// agent, and fetches the image.
 	first, _, err := l.byOutcrop(ctx)
 	if err != nil {
-		return r, fmt.Errorf("%w\nthe node's log ends with:\n%s", err, tail(node.out.Bytes()))
+		return r, err
 	}
 	var ours, theirs, ratios []float64
 	for range l.Rounds {
 		a, xml, err := l.byOutcrop(ctx)
 		if err != nil {
-			return r, fmt.Errorf("%w\nthe node's log ends with:\n%s", err, tail(node.out.Bytes()))
+			return r, err
 		}
 		b, err := l.byHand(ctx, xml)
 		if err != nil {
@@ -110,7 +120,11 @@ func (l *launchLab) importImage(ctx context.Context, addr, token string) error {
 	if err != nil {
 		return err
 	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+addr+"/v1/projects/default/compute/images?name=micro", f)
+	tag := ""
+	if l.Agent {
+		tag = "&tag=" + url.QueryEscape("stratum.dev/agent-activation=automatic")
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+addr+"/v1/projects/default/compute/images?name=micro"+tag, f)
 	if err != nil {
 		return err
 	}
@@ -141,16 +155,28 @@ func (l *launchLab) startNode(ctx context.Context, addr string) (*process, error
 		return nil, err
 	}
 	cmd := exec.Command(l.Binary, "node", "--server", "http://"+addr, "--token-file", file, "--id", "bench", "--data", filepath.Join(l.Dir, "node"), "--libvirt", l.URI)
-	p := &process{cmd: cmd}
-	cmd.Stderr = &p.out
+	log, err := os.Create(filepath.Join(l.Dir, nodeLog))
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	cmd.Stderr = log
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
 	go func() { _ = cmd.Wait() }()
-	return p, until(ctx, time.Minute, "the node's first heartbeat", func() (bool, error) {
+	return &process{cmd: cmd}, until(ctx, time.Minute, "the node's first heartbeat", func() (bool, error) {
 		err := l.client.Do(ctx, http.MethodGet, "/v1/compute/nodes/bench", nil, nil)
 		return err == nil, nil
 	})
+}
+
+// nodeLog is the file of the node agent's log.
+const nodeLog = "node.log"
+
+func (l *launchLab) nodeLog() []byte {
+	b, _ := os.ReadFile(filepath.Join(l.Dir, nodeLog))
+	return b
 }
 
 // removeRouters removes what a node leaves until the next boot: the folder of its
@@ -194,11 +220,16 @@ func (l *launchLab) byOutcrop(ctx context.Context) (took time.Duration, xml stri
 			return 0, "", err
 		}
 	}
-	if err := l.client.Do(ctx, http.MethodDelete, instances+"/"+i.ID, nil, nil); err != nil {
-		return 0, "", err
+	return took, xml, l.end(ctx, i.ID)
+}
+
+// end terminates an instance and waits until nothing is left of it on the node.
+func (l *launchLab) end(ctx context.Context, id string) error {
+	if err := l.client.Do(ctx, http.MethodDelete, instances+"/"+id, nil, nil); err != nil {
+		return err
 	}
-	return took, xml, until(ctx, time.Minute, "the end of "+i.ID, func() (bool, error) {
-		_, err := os.Stat(from)
+	return until(ctx, time.Minute, "the end of "+id, func() (bool, error) {
+		_, err := os.Stat(filepath.Join(l.Dir, "node", "instances", id))
 		return errors.Is(err, fs.ErrNotExist), nil
 	})
 }

@@ -84,6 +84,7 @@ func runAll(ctx context.Context, match *regexp.Regexp, quick, list bool) error {
 	e := &env{rounds: 7, window: 2 * time.Second, maxNodes: 100_000, dir: dir, print: func(r result) {
 		r.Load1 = load1()
 		_ = lines.Encode(r.shortened())
+		r.table(os.Stderr)
 	}}
 	if quick {
 		e.rounds, e.window, e.maxNodes = 3, time.Second, 1_000

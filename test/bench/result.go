@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strconv"
@@ -19,9 +21,24 @@ type result struct {
 	Against   string             `json:"against,omitempty"` // what the reference is
 	Goal      string             `json:"goal,omitempty"`    // of the ratio
 	Rounds    int                `json:"rounds,omitempty"`
-	More      map[string]float64 `json:"more,omitempty"` // further figures, the unit in the name
-	Load1     float64            `json:"load1"`          // the machine's load average when it was printed
+	More      map[string]float64 `json:"more,omitempty"`  // further figures, the unit in the name
+	Steps     []share            `json:"steps,omitempty"` // of the value, one after the other
+	Load1     float64            `json:"load1"`           // the machine's load average when it was printed
 	Skipped   string             `json:"skipped,omitempty"`
+}
+
+// share is one step of a whole.
+type share struct {
+	Step    string  `json:"step"`
+	Ms      float64 `json:"ms"`
+	Percent float64 `json:"percent"`
+}
+
+// table prints the steps for people.
+func (r result) table(to io.Writer) {
+	for _, s := range r.Steps {
+		fmt.Fprintf(to, "  %-52s %9.1f ms %6.1f %%\n", s.Step, s.Ms, s.Percent)
+	}
 }
 
 const (
@@ -37,6 +54,9 @@ func short(f float64) float64 {
 
 func (r result) shortened() result {
 	r.Value, r.Reference, r.Ratio = short(r.Value), short(r.Reference), short(r.Ratio)
+	for i, s := range r.Steps {
+		r.Steps[i].Ms, r.Steps[i].Percent = short(s.Ms), short(s.Percent)
+	}
 	for k, v := range r.More {
 		r.More[k] = short(v)
 	}
