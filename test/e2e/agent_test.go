@@ -156,6 +156,8 @@ bootcmd:
 - chmod 755 /usr/local/bin/watch-agent
 - systemd-run --no-block --unit watch-agent /usr/local/bin/watch-agent
 - echo "second user-data=$(sha256sum </var/lib/cloud/instance/user-data.txt) source=$(cut -d ' ' -f 2 /var/lib/cloud/instance/datasource)" >/dev/console
+runcmd:
+- echo "rerun id=$(cat /var/lib/cloud/data/instance-id) source=$(cut -d ' ' -f 2 /var/lib/cloud/instance/datasource)." >/dev/console
 `
 
 // installCommand: the agent comes by the one-time command, into a stock Debian with the
@@ -217,6 +219,20 @@ func installCommand(t *testing.T, l *lab) {
 	t.Logf("start → boot by Ec2 reported done: %v", time.Since(began).Round(10*time.Millisecond))
 	if i.Boot.Status != "done" || i.PrimaryPrivateIP != address {
 		t.Errorf("boot %+v, address %s, it was %s", i.Boot, i.PrimaryPrivateIP, address)
+	}
+
+	if strings.Contains(c.console(id), "rerun id=") {
+		t.Error("what runs once in an instance's life ran on its second boot, by itself")
+	}
+	// lesson 26: the Ec2 data source sees a rerun as NoCloud does.
+	c.stop(id, within(120))
+	c.reaches(id, compute.StateStopped)
+	began = time.Now()
+	c.call(http.MethodPost, api.InstancePath(project, id, "start"), api.StartInstance{Rerun: true}, nil)
+	c.consoleSays(id, "source=DataSourceEc2Local.")
+	t.Logf("start → runcmd by Ec2 run again: %v", time.Since(began).Round(10*time.Millisecond))
+	if said := c.console(id); strings.Contains(said, "rerun id="+id) || !strings.Contains(said, "rerun id=i-") {
+		t.Errorf("no new instance-id:\n%s", said)
 	}
 
 	began = time.Now()
