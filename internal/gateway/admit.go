@@ -160,7 +160,7 @@ func (g *Gateway) operator(ctx context.Context, r *Request, appID, secret string
 // looked up for it. Keys in memory are let through all the same: a whole site of
 // hosts may stand behind one address.
 func (g *Gateway) patience(source string) error {
-	if wait := g.failures.spent(source); wait > 0 {
+	if wait := g.failures.Spent(source); wait > 0 {
 		return tooSoon(wait, "too many requests from here failed to authenticate; wait %d seconds")
 	}
 	return nil
@@ -168,7 +168,7 @@ func (g *Gateway) patience(source string) error {
 
 // failed counts a failed authentication and answers it.
 func (g *Gateway) failed(source, text string) error {
-	if wait := g.failures.take(source); wait > 0 {
+	if wait := g.failures.Take(source); wait > 0 {
 		return tooSoon(wait, "too many requests from here failed to authenticate; wait %d seconds")
 	}
 	return errUnauthorized(text)
@@ -178,7 +178,7 @@ func (g *Gateway) failed(source, text string) error {
 // which nobody has taken yet (contract ).
 func (g *Gateway) verify(r *Request, key *fleet.Key, body []byte) (*store.Nonce, error) {
 	forger := r.Source + " " + key.ID
-	if wait := g.forged.spent(forger); wait > 0 {
+	if wait := g.forged.Spent(forger); wait > 0 {
 		return nil, tooSoon(wait, "too many requests with this key were signed wrongly; wait %d seconds")
 	}
 	result, err := g.policy.Verify(r.Message, body, func(keyid string) (ed25519.PublicKey, error) {
@@ -195,7 +195,7 @@ func (g *Gateway) verify(r *Request, key *fleet.Key, body []byte) (*store.Nonce,
 	case errors.Is(err, httpsig.ErrStale):
 		return nil, g.stale(result.Created, err)
 	}
-	g.forged.take(forger)
+	g.forged.Take(forger)
 	return nil, fault.Coded(fault.Unauthenticated, CodeSignatureInvalid, "%v", err)
 }
 
@@ -216,7 +216,7 @@ func errReplayed() error {
 func (g *Gateway) enter(ctx context.Context, who *Caller, p fleet.Permission) error {
 	err := who.may(p)
 	if err == nil && who.key != nil {
-		if wait := g.rate.take(who.key.ID); wait > 0 {
+		if wait := g.rate.Take(who.key.ID); wait > 0 {
 			err = tooSoon(wait, "too many requests with this key; wait %d seconds")
 		}
 	}
@@ -286,7 +286,7 @@ func (g *Gateway) settled(who *Caller, once func() error) error {
 		err = once()
 	}
 	if errors.Is(err, store.ErrReplayed) {
-		g.rate.give(who.key.ID)
+		g.rate.Give(who.key.ID)
 		return errReplayed()
 	}
 	return err

@@ -19,6 +19,7 @@ import (
 	"github.com/outcrop-cloud/outcrop/internal/fleet"
 	"github.com/outcrop-cloud/outcrop/internal/httpsig"
 	"github.com/outcrop-cloud/outcrop/internal/iam"
+	"github.com/outcrop-cloud/outcrop/internal/limit"
 	"github.com/outcrop-cloud/outcrop/internal/store"
 )
 
@@ -34,8 +35,8 @@ type Options struct {
 	Version       string         // Outcrop's
 	RunnerVersion string         // what the update setting follow means; see fleet.UpdateSetting
 	Protocol      fleet.Protocol // zero: this build's, without an announced minimum
-	Rate          Rate           // of one key; zero: DefaultRate
-	Failures      Rate           // of failed authentication from one source; zero: DefaultFailures
+	Rate          limit.Rate     // of one key; zero: DefaultRate
+	Failures      limit.Rate     // of failed authentication from one source; zero: DefaultFailures
 	KeepHosts     time.Duration  // how long a silent host stays in the list; 0: 30 days
 	KeepWork      time.Duration  // how long a job stays after its end; 0: 30 days
 }
@@ -57,9 +58,9 @@ type Gateway struct {
 	now      func() time.Time
 	keys     *keyring
 	policy   httpsig.Policy
-	rate     *limiter // by key
-	failures *limiter // by source
-	forged   *limiter // bad signatures, by source and key
+	rate     *limit.Limiter // by key
+	failures *limit.Limiter // by source
+	forged   *limit.Limiter // bad signatures, by source and key
 	used     *lastUsed
 }
 
@@ -77,10 +78,10 @@ func New(o Options) (*Gateway, error) {
 	if err := o.Protocol.Validate(); err != nil {
 		return nil, err
 	}
-	if o.Rate == (Rate{}) {
+	if o.Rate == (limit.Rate{}) {
 		o.Rate = DefaultRate
 	}
-	if o.Failures == (Rate{}) {
+	if o.Failures == (limit.Rate{}) {
 		o.Failures = DefaultFailures
 	}
 	if o.KeepHosts == 0 {
@@ -96,7 +97,7 @@ func New(o Options) (*Gateway, error) {
 	return &Gateway{
 		o: o, db: o.DB, log: o.Log, now: o.Now, keys: keys, used: newLastUsed(),
 		policy: httpsig.Policy{Profile: httpsig.Runner, Skew: Skew, Now: o.Now},
-		rate:   newLimiter(o.Rate, o.Now), failures: newLimiter(o.Failures, o.Now), forged: newLimiter(o.Failures, o.Now),
+		rate:   limit.New(o.Rate, o.Now), failures: limit.New(o.Failures, o.Now), forged: limit.New(o.Failures, o.Now),
 	}, nil
 }
 

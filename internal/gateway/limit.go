@@ -1,119 +1,24 @@
 package gateway
 
 import (
-	"math"
-	"sync"
 	"time"
 
 	"github.com/outcrop-cloud/outcrop/internal/fault"
+	"github.com/outcrop-cloud/outcrop/internal/limit"
 )
-
-// Rate is how many requests are let through: Burst at once, PerSecond in the
-// long run.
-type Rate struct{ Burst, PerSecond float64 }
 
 // DefaultRate is that of one key on one server. It also bounds how many nonces a
 // key can have in store: Burst and, for ten minutes, PerSecond.
-var DefaultRate = Rate{Burst: 400, PerSecond: 20}
+var DefaultRate = limit.Rate{Burst: 400, PerSecond: 20}
 
 // DefaultFailures is for failed authentication from one source.
-var DefaultFailures = Rate{Burst: 200, PerSecond: 5}
-
-// limiter is a token bucket for each name.
-type limiter struct {
-	rate Rate
-	now  func() time.Time
-
-	mu      sync.Mutex
-	buckets map[string]*bucket
-	swept   time.Time
-}
-
-// bucket holds what is left at a moment.
-type bucket struct {
-	left float64
-	at   time.Time
-}
-
-func newLimiter(r Rate, now func() time.Time) *limiter {
-	return &limiter{rate: r, now: now, buckets: map[string]*bucket{}, swept: now()}
-}
-
-// at brings a bucket up to now.
-func (l *limiter) at(b *bucket, now time.Time) float64 {
-	if gone := now.Sub(b.at); gone > 0 {
-		b.left = min(l.rate.Burst, b.left+gone.Seconds()*l.rate.PerSecond)
-		b.at = now
-	}
-	return b.left
-}
-
-// take takes one and answers zero, or how long to wait for the next.
-func (l *limiter) take(name string) (wait time.Duration) {
-	now := l.now()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	b := l.buckets[name]
-	if b == nil {
-		l.sweep(now)
-		b = &bucket{left: l.rate.Burst, at: now}
-		l.buckets[name] = b
-	}
-	if l.at(b, now) < 1 {
-		return time.Duration((1 - b.left) / l.rate.PerSecond * float64(time.Second))
-	}
-	b.left--
-	return 0
-}
-
-// give gives one back.
-func (l *limiter) give(name string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if b := l.buckets[name]; b != nil {
-		b.left = min(l.rate.Burst, b.left+1)
-	}
-}
-
-// spent answers how long to wait when nothing is left, without taking.
-func (l *limiter) spent(name string) (wait time.Duration) {
-	now := l.now()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if b := l.buckets[name]; b != nil && l.at(b, now) < 1 {
-		return time.Duration((1 - b.left) / l.rate.PerSecond * float64(time.Second))
-	}
-	return 0
-}
-
-// sweep drops the buckets that are full again: they say no more than new ones.
-func (l *limiter) sweep(now time.Time) {
-	full := time.Duration(l.rate.Burst / l.rate.PerSecond * float64(time.Second))
-	if now.Sub(l.swept) < full {
-		return
-	}
-	l.swept = now
-	for name, b := range l.buckets {
-		if l.at(b, now) >= l.rate.Burst {
-			delete(l.buckets, name)
-		}
-	}
-}
+var DefaultFailures = limit.Rate{Burst: 200, PerSecond: 5}
 
 // CodeRateLimited is the code of every 429 of the gateway.
 const CodeRateLimited = "rate_limited"
 
-// TooSoon is the cause of a 429: how long to wait.
-type TooSoon time.Duration
-
-// Error says how long.
-func (t TooSoon) Error() string { return "wait " + time.Duration(t).String() }
-
-// RetryAfter is the wait in whole seconds, for the Retry-After header.
-func (t TooSoon) RetryAfter() int64 { return int64(math.Ceil(time.Duration(t).Seconds())) }
-
 func tooSoon(wait time.Duration, format string) error {
-	t := TooSoon(max(wait, time.Millisecond))
+	t := limit.TooSoon(max(wait, time.Millisecond))
 	e := fault.Coded(fault.TooMany, CodeRateLimited, format, t.RetryAfter())
 	e.Cause = t
 	return e

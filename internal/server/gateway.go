@@ -15,6 +15,7 @@ import (
 	"github.com/outcrop-cloud/outcrop/internal/fleet"
 	"github.com/outcrop-cloud/outcrop/internal/gateway"
 	"github.com/outcrop-cloud/outcrop/internal/httpsig"
+	"github.com/outcrop-cloud/outcrop/internal/limit"
 )
 
 // The gateway speaks plain net/http: its signatures cover the request as it was
@@ -144,7 +145,7 @@ func (s *Server) failGateway(w http.ResponseWriter, r *http.Request, err error) 
 	}
 	h := w.Header()
 	status := e.Kind.Status()
-	var wait gateway.TooSoon
+	var wait limit.TooSoon
 	switch {
 	case e.Kind == fault.Unauthenticated:
 		h.Set("WWW-Authenticate", `Bearer realm="outcrop"`)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/outcrop-cloud/outcrop/internal/gateway"
+	"github.com/outcrop-cloud/outcrop/internal/limit"
 )
 
 // BenchmarkHostHeartbeat is one heartbeat of a runner host through the handler,
@@ -25,7 +26,7 @@ func BenchmarkHostHeartbeat(b *testing.B) {
 
 func benchmarkHostHeartbeat(b *testing.B, signed bool) {
 	const hosts = 256
-	e := sqliteGateway(b, func(o *gateway.Options) { o.Rate = gateway.Rate{Burst: 1e9, PerSecond: 1e9} })
+	e := sqliteGateway(b, func(o *gateway.Options) { o.Rate = limit.Rate{Burst: 1e9, PerSecond: 1e9} })
 	app := e.newApp("bench")
 	keys := make([]key, hosts)
 	for i := range keys {

@@ -14,6 +14,7 @@ import (
 	"github.com/outcrop-cloud/outcrop/internal/api"
 	"github.com/outcrop-cloud/outcrop/internal/fleet"
 	"github.com/outcrop-cloud/outcrop/internal/gateway"
+	"github.com/outcrop-cloud/outcrop/internal/limit"
 )
 
 var discard = slog.New(slog.DiscardHandler)
@@ -61,7 +62,7 @@ func heartbeatCases() []heartbeatCase {
 
 // contract: R-02 R-03 R-04 R-05 R-06 E-05 E-07
 func TestHeartbeatBounds(t *testing.T) {
-	e := sqliteGateway(t, func(o *gateway.Options) { o.Rate = gateway.Rate{Burst: 1000, PerSecond: 1000} })
+	e := sqliteGateway(t, func(o *gateway.Options) { o.Rate = limit.Rate{Burst: 1000, PerSecond: 1000} })
 	k := e.newKey(e.newApp("a"), "hosts.ingest")
 	for _, c := range heartbeatCases() {
 		a := e.do(heartbeat(k, beat("h", c.field, c.v)))
@@ -212,7 +213,7 @@ func TestStatusEdges(t *testing.T) {
 
 // contract: R-08 E-06
 func TestHostListPages(t *testing.T) {
-	e := sqliteGateway(t, func(o *gateway.Options) { o.Rate = gateway.Rate{Burst: 5000, PerSecond: 1} })
+	e := sqliteGateway(t, func(o *gateway.Options) { o.Rate = limit.Rate{Burst: 5000, PerSecond: 1} })
 	app := e.newApp("a")
 	k := e.newKey(app, "hosts.ingest", "hosts.read")
 	other := e.newKey(e.newApp("b"), "hosts.ingest", "hosts.read")

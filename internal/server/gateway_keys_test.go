@@ -19,6 +19,7 @@ import (
 	"github.com/outcrop-cloud/outcrop/internal/fleet"
 	"github.com/outcrop-cloud/outcrop/internal/gateway"
 	"github.com/outcrop-cloud/outcrop/internal/iam"
+	"github.com/outcrop-cloud/outcrop/internal/limit"
 	"github.com/outcrop-cloud/outcrop/internal/store"
 	"github.com/outcrop-cloud/outcrop/internal/store/storetest"
 )
@@ -30,7 +31,7 @@ const nobody = "00000000-0000-4000-8000-000000000000"
 //
 // contract: E-07 R-11
 func TestCheckOrder(t *testing.T) {
-	e := sqliteGateway(t, func(o *gateway.Options) { o.Rate = gateway.Rate{Burst: 1, PerSecond: 0.001} })
+	e := sqliteGateway(t, func(o *gateway.Options) { o.Rate = limit.Rate{Burst: 1, PerSecond: 0.001} })
 	app, other := e.newApp("a"), e.newApp("b")
 	k := e.newRunner(app, "h", "hosts.read")
 	able := e.newRunner(app, "h")
@@ -440,7 +441,7 @@ func TestRateLimit(t *testing.T) {
 //
 // contract: E-07
 func TestFailuresAreThrottled(t *testing.T) {
-	e := sqliteGateway(t, func(o *gateway.Options) { o.Failures = gateway.Rate{Burst: 20, PerSecond: 0.5} })
+	e := sqliteGateway(t, func(o *gateway.Options) { o.Failures = limit.Rate{Burst: 20, PerSecond: 0.5} })
 	app := e.newApp("a")
 	known, fresh := e.newKey(app, "hosts.ingest"), e.newKey(app, "hosts.ingest")
 	get[api.HeartbeatHost](e, 200, heartbeat(known, beat("h")))

@@ -14,6 +14,7 @@ import (
 
 	"github.com/outcrop-cloud/outcrop/internal/api"
 	"github.com/outcrop-cloud/outcrop/internal/gateway"
+	"github.com/outcrop-cloud/outcrop/internal/limit"
 	"github.com/outcrop-cloud/outcrop/internal/store"
 	"github.com/outcrop-cloud/outcrop/internal/store/storetest"
 )
@@ -146,7 +147,7 @@ var leaseModel = porcupine.Model{
 func TestLeasesAreLinearizable(t *testing.T) {
 	storetest.Each(t, func(t *testing.T, o store.Options) {
 		dir, clk := t.TempDir(), newClock()
-		fast := func(o *gateway.Options) { o.Rate = gateway.Rate{Burst: 1e6, PerSecond: 1e6} }
+		fast := func(o *gateway.Options) { o.Rate = limit.Rate{Burst: 1e6, PerSecond: 1e6} }
 		servers := []*gw{newGateway(t, o, dir, clk, fast)}
 		servers = append(servers, newGateway(t, o, dir, clk, fast))
 		app := servers[0].newApp("a")

@@ -14,6 +14,7 @@ import (
 	"github.com/outcrop-cloud/outcrop/internal/api"
 	"github.com/outcrop-cloud/outcrop/internal/gateway"
 	"github.com/outcrop-cloud/outcrop/internal/httpsig"
+	"github.com/outcrop-cloud/outcrop/internal/limit"
 	"github.com/outcrop-cloud/outcrop/internal/store"
 	"github.com/outcrop-cloud/outcrop/internal/store/storetest"
 )
@@ -361,7 +362,7 @@ func TestReplayAcrossServers(t *testing.T) {
 //
 // contract: E-07 R-24
 func TestReplayCostsNoRate(t *testing.T) {
-	e := sqliteGateway(t, func(o *gateway.Options) { o.Rate = gateway.Rate{Burst: 3, PerSecond: 0.001} })
+	e := sqliteGateway(t, func(o *gateway.Options) { o.Rate = limit.Rate{Burst: 3, PerSecond: 0.001} })
 	k := e.newRunner(e.newApp("a"), "h")
 	r := heartbeat(k, beat("h"))
 	r.nonce = "n"
