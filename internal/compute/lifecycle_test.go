@@ -119,11 +119,33 @@ func TestDeadlines(t *testing.T) {
 			t.Errorf("%s: %s", c.name, i.State)
 		}
 		epoch := i.Epoch
-		if got := i.Expire(t0.Add(c.after)); got != c.fails || (i.State == StateError) != c.fails {
+		if got := i.Expire(t0.Add(c.after), time.Time{}); got != c.fails || (i.State == StateError) != c.fails {
 			t.Errorf("%s after %v: %v, %s", c.name, c.after, got, i.State)
 		}
 		if c.fails && (i.Goal != GoalStopped || i.Epoch == epoch || i.Message == "") {
 			t.Errorf("%s failed: goal %s, epoch %d → %d, %q", c.name, i.Goal, epoch, i.Epoch, i.Message)
+		}
+	}
+}
+
+// A node that was away has its time anew from when it is heard of again.
+// contract: U-21
+func TestExpireAfterSilence(t *testing.T) {
+	t0 := time.Date(2026, 4, 15, 12, 0, 0, 0, time.UTC)
+	back := t0.Add(5 * time.Hour)
+	for name, c := range map[string]struct {
+		do   func(*Instance)
+		anew time.Duration
+	}{
+		"launch": {func(i *Instance) { i.Deadline = t0.Add(CreateDeadline) }, CreateDeadline},
+		"start":  {func(i *Instance) { i.Start(t0) }, StartDeadline},
+		"reboot": {func(i *Instance) { i.Reboot(t0, true) }, RebootDeadline},
+		"stop":   {func(i *Instance) { i.Stop(t0, time.Minute, false) }, ForcedStopGrace},
+	} {
+		i := Instance{State: StateCreating, Goal: GoalRunning, NodeID: "n", Epoch: 1}
+		c.do(&i)
+		if early, late := i.Expire(back.Add(c.anew-1), back), i.Expire(back.Add(c.anew), back); early || !late {
+			t.Errorf("%s: expired early %v, in time %v", name, early, late)
 		}
 	}
 }
@@ -186,7 +208,7 @@ func TestAnyHistory(t *testing.T) {
 			case e < 8:
 				i.Observe(Observation{Phase: rapid.SampledFrom(phases).Draw(r, "phase"), Epoch: i.Epoch - int64(rapid.IntRange(0, 1).Draw(r, "old"))}, now)
 			default:
-				i.Expire(now)
+				i.Expire(now, now.Add(-time.Duration(rapid.IntRange(0, 7200).Draw(r, "heard"))*time.Second))
 			}
 			if i.Epoch < before.Epoch {
 				r.Fatalf("the epoch went from %d to %d", before.Epoch, i.Epoch)

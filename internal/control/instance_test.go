@@ -346,8 +346,11 @@ func TestDeadlinesExpire(t *testing.T) {
 		n.Phase = slow
 		n.Settle()
 		beat := func(d time.Duration) {
-			s.Clock.Advance(d)
-			n.Beat(apptest.Machine("n1"))
+			for range d / time.Minute {
+				s.Clock.Advance(time.Minute)
+				n.Beat(apptest.Machine("n1"))
+				n.Sync(0)
+			}
 			expire(t, s)
 		}
 		beat(compute.CreateDeadline - time.Minute)
@@ -361,6 +364,41 @@ func TestDeadlinesExpire(t *testing.T) {
 		n.Phase = nil
 		do(s, "start", i.ID, nil).Want(202)
 		n.Drive("default", i.ID, compute.StateRunning)
+	})
+}
+
+// What a node could not hear of it has not failed to do: when it is back, it has its
+// time anew, also after a server's restart.
+// contract: U-16 U-21
+func TestSilentNodeHasTimeAnew(t *testing.T) {
+	apptest.Each(t, func(t *testing.T, s *apptest.System) {
+		n := s.Node("n1")
+		image := s.Image("default")
+		stopped, started := n.Launch("default", api.CreateInstance{ImageID: image}).ID, n.Launch("default", api.CreateInstance{ImageID: image}).ID
+		do(s, "stop", started, nil).Want(202)
+		n.Drive("default", started, compute.StateStopped)
+		do(s, "stop", stopped, `{"force":true}`).Want(202)
+		do(s, "start", started, nil).Want(202)
+		for _, away := range []time.Duration{150 * time.Second, time.Hour} { // suspect, unreachable
+			s.Clock.Advance(away)
+			expire(t, s)
+			n.Beat(apptest.Machine("n1"))
+			expire(t, s)
+			n.Sync(0)
+			expire(t, s)
+			if away == time.Hour {
+				s.Restart()
+				n.Sync(0)
+				expire(t, s)
+			}
+			for id, state := range map[string]string{stopped: "stopping", started: "starting"} {
+				if got := s.Operator.Instance("default", id); got.State != state {
+					t.Errorf("after %v: %s (%s), want %s", away, got.State, got.StateMessage, state)
+				}
+			}
+		}
+		n.Drive("default", stopped, compute.StateStopped)
+		n.Drive("default", started, compute.StateRunning)
 	})
 }
 

@@ -83,22 +83,24 @@ func (l loop) run(ctx context.Context, c *Control) {
 const expireBatch = 500
 
 // expire ends transitional states whose deadline has passed. An instance on a
-// node that nobody hears of keeps its intent (contract U-21); so many of those
-// there may be, none keeps the others from being looked at.
+// node that nobody hears of keeps its intent (contract U-21), and a node that was away
+// has its time anew. Of several servers the one that the node syncs with judges. So
+// many waiting ones there may be, none keeps the others from being looked at.
 func (c *Control) expire(ctx context.Context) (err error) {
-	alive := map[string]bool{"": true}
+	reachable := map[string]bool{}
 	for after := (store.Cursor{}); ; {
-		overdue, rerr := c.overdue(ctx, after, alive)
+		overdue, rerr := c.overdue(ctx, after, reachable)
 		if rerr != nil {
 			return errors.Join(err, rerr)
 		}
 		for _, i := range overdue {
 			after = store.After(i.Deadline, i.ID)
-			if !alive[i.NodeID] {
+			heard, ok := c.obs.heard(i.NodeID, c.now())
+			if i.NodeID != "" && (!ok || !reachable[i.NodeID]) {
 				continue
 			}
 			_, cerr := c.change(ctx, iam.System, iam.UpdateInstance, i.ProjectID, i.ID, func(tx *store.Tx, i *store.Instance) (string, error) {
-				if i.Expire(tx.Now) {
+				if i.Expire(tx.Now, heard) {
 					return "deadline", nil
 				}
 				return "", nil
@@ -114,26 +116,26 @@ func (c *Control) expire(ctx context.Context) (err error) {
 }
 
 // overdue reads the next overdue instances, and which of their nodes are heard of.
-func (c *Control) overdue(ctx context.Context, after store.Cursor, alive map[string]bool) (out []store.Instance, err error) {
+func (c *Control) overdue(ctx context.Context, after store.Cursor, reachable map[string]bool) (out []store.Instance, err error) {
 	return out, c.db.Read(ctx, func(tx *store.Tx) (err error) {
 		if out, err = tx.OverdueInstances(after, expireBatch); err != nil {
 			return err
 		}
 		for _, i := range out {
-			if _, known := alive[i.NodeID]; !known {
+			if _, known := reachable[i.NodeID]; !known && i.NodeID != "" {
 				n, err := tx.Node(i.NodeID)
 				if err != nil && !errors.Is(err, store.ErrNotFound) {
 					return err
 				}
-				alive[i.NodeID] = err == nil && c.reachable(&n, tx.Now)
+				reachable[i.NodeID] = err == nil && c.reachable(&n, tx.Now)
 			}
 		}
 		return nil
 	})
 }
 
-// restartAfter is how long an instance stays in error before desiredState running
-// starts it again, so that one that crashes at once does not spin.
+// restartAfter is how long an instance stays in error before its desiredState starts
+// or stops it again, so that one that crashes at once does not spin.
 const restartAfter = time.Minute
 
 // convergeDesired starts and stops what is not as the operator asked for

@@ -16,11 +16,12 @@ import (
 // observe applies a node's report. Only what changed since its last one is
 // written, and all of that in one transaction, so an idle fleet costs reads only.
 func (c *Control) observe(ctx context.Context, nodeID string, in *api.SyncRequest) error {
+	now := c.now()
 	c.obs.setFindings(nodeID, in.Findings)
+	c.obs.hear(nodeID, now)
 	if in.Unknown {
 		return nil // nothing is concluded from a report that says nothing (lesson 9)
 	}
-	now := c.now()
 	fresh, booted := c.obs.fresh(nodeID, in, now)
 	if len(fresh) == 0 && !booted && len(in.GoneVolumes) == 0 {
 		return nil
@@ -181,6 +182,8 @@ type observedNode struct {
 	last  map[string]observed
 	boot  string
 	found []api.Finding
+	// It has synced without a break since the first moment, and last at the second.
+	heardSince, heardAt time.Time
 }
 
 type observed struct {
@@ -197,6 +200,33 @@ func (o *observations) node(id string) *observedNode {
 		o.nodes[id] = n
 	}
 	return n
+}
+
+// silence is how long a node that syncs may take until its next: a held answer, and
+// some tries. One that took longer was away.
+const silence = 2 * time.Minute
+
+// hear notes that a node syncs.
+func (o *observations) hear(nodeID string, now time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	n := o.node(nodeID)
+	if now.Sub(n.heardAt) > silence {
+		n.heardSince = now
+	}
+	n.heardAt = now
+}
+
+// heard is since when a node has synced with this server without a break; false
+// when it does not.
+func (o *observations) heard(nodeID string, now time.Time) (since time.Time, ok bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	n := o.nodes[nodeID]
+	if n == nil || now.Sub(n.heardAt) > silence {
+		return time.Time{}, false
+	}
+	return n.heardSince, true
 }
 
 func (o *observations) forget(id string) {
