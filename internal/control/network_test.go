@@ -172,6 +172,27 @@ func TestDesiredState(t *testing.T) {
 	})
 }
 
+// One that is to be stopped and failed on the way becomes so after a while: its VM is
+// down.
+// contract: U-16
+func TestDesiredStoppedEndsAnError(t *testing.T) {
+	apptest.Each(t, func(t *testing.T, s *apptest.System) {
+		n := s.Node("n1")
+		n.Phase = func(api.DesiredInstance) (compute.Phase, string) { return compute.PhaseFailed, "no disk" }
+		i := s.Create("default", api.CreateInstance{})
+		n.Drive("default", i.ID, compute.StateError)
+		n.Phase = nil
+		s.Operator.Do("PATCH", api.InstancePath("default", i.ID), `{"desiredState":"stopped"}`).Want(http.StatusOK)
+		if got := s.Operator.Instance("default", i.ID); got.State != "error" {
+			t.Errorf("%s at once", got.State)
+		}
+		s.Clock.Advance(2 * time.Minute)
+		other := n.Launch("default", api.CreateInstance{}) // a wish for it lets the platform look at all
+		s.Operator.Do("PATCH", api.InstancePath("default", other.ID), `{"desiredState":"running"}`).Want(http.StatusOK)
+		n.Drive("default", i.ID, compute.StateStopped)
+	})
+}
+
 // contract: U-16
 func TestStartOnNodeBoot(t *testing.T) {
 	s := apptest.Start(t, apptest.Options{})

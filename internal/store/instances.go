@@ -92,7 +92,7 @@ func (tx *Tx) OverdueInstances(after Cursor, limit int) ([]Instance, error) {
 // before errorBefore.
 func (tx *Tx) InstancesToConverge(errorBefore time.Time, limit int) ([]Instance, error) {
 	return list(tx, instanceSelect+`WHERE desired_state <> '' AND ((desired_state = 'running' AND state = 'stopped')
-		OR (desired_state = 'stopped' AND state = 'running') OR (desired_state = 'running' AND state = 'error' AND changed_at < $1))
+		OR (desired_state = 'stopped' AND state = 'running') OR (state = 'error' AND changed_at < $1))
 		ORDER BY id LIMIT $2`, []any{micros(errorBefore), limit}, scanInstance)
 }
 
