@@ -203,7 +203,7 @@ func guestAgentBeside() string {
 func (o *agentOptions) open(log *slog.Logger) (hypervisor.Hypervisor, error) {
 	switch o.hypervisor {
 	case "libvirt":
-		options := []libvirt.Option{libvirt.WithLogger(log)}
+		options := []libvirt.Option{libvirt.WithLogger(log), libvirt.WithKeptProbe(filepath.Join(o.data, "probe.json"))}
 		switch o.acceleration {
 		case "", "auto":
 		case string(hypervisor.KVM), string(hypervisor.TCG):

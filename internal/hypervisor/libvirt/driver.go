@@ -24,6 +24,7 @@ type Driver struct {
 	pool   pool
 	dir    string
 	forced hypervisor.Acceleration
+	kept   string // file of the probe's answer; empty: not kept
 	log    *slog.Logger
 
 	events chan string
@@ -48,6 +49,11 @@ func WithDir(dir string) Option { return func(d *Driver) { d.dir = dir } }
 
 // WithAcceleration sets how guests run instead of probing for it.
 func WithAcceleration(a hypervisor.Acceleration) Option { return func(d *Driver) { d.forced = a } }
+
+// WithKeptProbe names a file that keeps the probe's answer over restarts. It is
+// asked anew when the machine has booted, libvirt, QEMU, the CPU or /dev/kvm is
+// another one, or after a day; to have it asked at once, remove the file.
+func WithKeptProbe(file string) Option { return func(d *Driver) { d.kept = file } }
 
 // WithLogger sets where reconnects are noted. The default is slog.Default().
 func WithLogger(l *slog.Logger) Option { return func(d *Driver) { d.log = l } }
@@ -93,7 +99,8 @@ func (d *Driver) Close() error {
 }
 
 // Info says what the host can do; see hypervisor.Hypervisor. The first call
-// probes for up to ten seconds, and so does the first after a failed one.
+// probes for up to ten seconds, and so does the first after a failed one; less
+// where an answer was kept.
 func (d *Driver) Info(ctx context.Context) (hypervisor.Info, error) {
 	h, err := d.hostFacts(ctx)
 	if err != nil {

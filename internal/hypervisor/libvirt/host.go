@@ -15,6 +15,7 @@ type host struct {
 	info   hypervisor.Info
 	limits limits
 	owner  owner
+	key    string // of what the probe's answer depends on
 }
 
 // owner is the user and group that run QEMU.
@@ -67,7 +68,7 @@ func (d *Driver) examine(ctx context.Context) (*host, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := d.probe(ctx)
+	p, err := d.probe(ctx, h.key)
 	if err != nil {
 		return nil, err
 	}
@@ -102,6 +103,7 @@ func describeHost(c *conn) (*host, error) {
 		Version:  fmt.Sprintf("QEMU %s, libvirt %s", version(qemu), version(lib)),
 		Findings: separation(caps),
 	}}
+	h.key = dependenciesOf(h.info.Version, text).key()
 	return h, nil
 }
 

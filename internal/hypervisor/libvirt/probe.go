@@ -54,23 +54,32 @@ var bootSector = []byte{
 // probeDiskSize is the least that SeaBIOS takes for a hard disk, rounded up.
 const probeDiskSize = 1 << 20
 
-// probe starts throw-away guests to see what really works here.
-func (d *Driver) probe(ctx context.Context) (findings, error) {
+// probe starts throw-away guests to see what really works here. An answer that was
+// kept under the key saves the wait for a guest to arrive.
+func (d *Driver) probe(ctx context.Context, key string) (findings, error) {
 	path, err := writeProbeDisk(d.dir)
 	if err != nil {
 		return findings{}, err
 	}
 	defer os.Remove(path)
+	try := func(kind hypervisor.Acceleration, mustArrive bool) (findings, error) {
+		return query(ctx, d, func(c *conn) (findings, error) { return trial(ctx, c, kind, path, mustArrive) })
+	}
+	if kind, ok := d.recall(key); ok {
+		f, err := try(kind, false)
+		if err == nil || errors.Is(err, hypervisor.ErrUnavailable) {
+			return f, err
+		}
+	}
 	kinds := []hypervisor.Acceleration{hypervisor.KVM, hypervisor.TCG}
 	if d.forced != "" {
 		kinds = []hypervisor.Acceleration{d.forced}
 	}
 	var last error
 	for _, kind := range kinds {
-		f, err := query(ctx, d, func(c *conn) (findings, error) {
-			return trial(ctx, c, kind, path, kind == hypervisor.KVM && d.forced == "")
-		})
+		f, err := try(kind, kind == hypervisor.KVM && d.forced == "")
 		if err == nil && f.acceleration == kind {
+			d.keep(key, kind)
 			return f, nil
 		}
 		if errors.Is(err, hypervisor.ErrUnavailable) {
