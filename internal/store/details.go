@@ -62,7 +62,8 @@ func (tx *Tx) DetailsOfGroup(groupID string) (DetailsByID, error) {
 
 func (tx *Tx) details(w which) (DetailsByID, error) {
 	out := DetailsByID{}
-	err := tx.each(interfaceSelect+`WHERE f.instance_id `+w.condition+` ORDER BY f.device_index`, w.args, func(scan scanFunc) error {
+	// <> '' makes the databases see that their partial indexes hold all that is sought.
+	err := tx.each(interfaceSelect+`WHERE f.instance_id <> '' AND f.instance_id `+w.condition+` ORDER BY f.device_index`, w.args, func(scan scanFunc) error {
 		f, err := scanInterface(scan)
 		d := out.Of(f.InstanceID)
 		d.Interfaces = append(d.Interfaces, f)
@@ -71,7 +72,7 @@ func (tx *Tx) details(w which) (DetailsByID, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = tx.each(volumeSelect+`WHERE instance_id `+w.condition+` ORDER BY device`, w.args, func(scan scanFunc) error {
+	err = tx.each(volumeSelect+`WHERE instance_id <> '' AND instance_id `+w.condition+` ORDER BY device`, w.args, func(scan scanFunc) error {
 		v, err := scanVolume(scan)
 		d := out.Of(v.InstanceID)
 		d.Volumes = append(d.Volumes, v)

@@ -4,7 +4,6 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/outcrop-cloud/outcrop/internal/vpc"
@@ -82,16 +81,14 @@ func (tx *Tx) AddressTaken(subnetID string, a netip.Addr) (bool, error) {
 func (tx *Tx) AddressesTaken(subnetID string, list []netip.Addr) (map[netip.Addr]bool, error) {
 	taken := make(map[netip.Addr]bool)
 	for some := range slices.Chunk(list, tx.rows*beatColumns) {
-		args := []any{subnetID}
-		var in strings.Builder
-		for i, a := range some {
-			if i > 0 {
-				in.WriteByte(',')
-			}
-			in.WriteString("$" + strconv.Itoa(i+2))
+		var args []any
+		for _, a := range some {
 			args = append(args, a.String())
 		}
-		err := tx.each(`SELECT address FROM interfaces WHERE subnet_id = $1 AND address IN (`+in.String()+`)`, args, func(scan scanFunc) error {
+		// A join, not a long IN: PostgreSQL was seen to compare each address of the
+		// subnet with each of such a list.
+		err := tx.each(`SELECT f.address FROM (VALUES `+values([]string{"TEXT"}, len(some))+`) AS v JOIN interfaces f ON f.address = v.column1 AND f.subnet_id = $`+
+			strconv.Itoa(len(some)+1), append(args, subnetID), func(scan scanFunc) error {
 			var text string
 			if err := scan(&text); err != nil {
 				return err
@@ -116,7 +113,7 @@ func (tx *Tx) setLastAddress(f *vpc.Interface) error {
 // ReleaseInterfaces gives back the cards of an instance; their addresses rest for
 // a lease time.
 func (tx *Tx) ReleaseInterfaces(instanceID string) error {
-	_, err := tx.exec(`UPDATE interfaces SET released_at = $2, instance_id = '' WHERE instance_id = $1`, instanceID, micros(tx.Now))
+	_, err := tx.exec(`UPDATE interfaces SET released_at = $2, instance_id = '' WHERE instance_id = $1 AND instance_id <> ''`, instanceID, micros(tx.Now))
 	return err
 }
 
