@@ -51,7 +51,7 @@ func NewClient(base, token, userAgent string) (*Client, error) {
 		ResponseHeaderTimeout: 90 * time.Second, // a held sync answers within 60 s
 	}
 	if _, fp := SplitToken(token); fp != "" {
-		tr.TLSClientConfig = pinned(fp, u.Hostname())
+		tr.TLSClientConfig = Pinned(fp, u.Hostname())
 	}
 	return &Client{base: u, token: token, http: &http.Client{Transport: tr}, agent: userAgent}, nil
 }
@@ -63,10 +63,10 @@ func SplitToken(token string) (secret, caFingerprint string) {
 	return secret, caFingerprint
 }
 
-// pinned trusts a chain that ends in the CA with the fingerprint, and checks the
-// host as usual. The handshake does not know the host where it is an address:
+// Pinned trusts only a chain that ends in the CA whose DER has the hex sha256, and
+// checks the host as usual. The handshake does not know the host where it is an address:
 // those are no server names (RFC 6066, section 3).
-func pinned(fingerprint, host string) *tls.Config {
+func Pinned(fingerprint, host string) *tls.Config {
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS13,
 		InsecureSkipVerify: true, // replaced by VerifyConnection
@@ -87,14 +87,14 @@ func verifyPinned(cs tls.ConnectionState, fingerprint, host string) error {
 		}
 		leaf := cs.PeerCertificates[0]
 		if err := leaf.CheckSignatureFrom(ca); err != nil {
-			return fmt.Errorf("the server's certificate is not from the CA that the token names: %w", err)
+			return fmt.Errorf("the server's certificate is not from its own CA, as its fingerprint has it: %w", err)
 		}
 		if now := time.Now(); now.Before(leaf.NotBefore) || now.After(leaf.NotAfter) {
 			return errors.New("the server's certificate is not valid at this machine's time; check both clocks")
 		}
 		return leaf.VerifyHostname(host)
 	}
-	return errors.New("the server's CA is not the one that the token names; use a token that this server made")
+	return errors.New("the server's CA is not the one with the fingerprint in the token; use a token that this server made, or enrol the host anew if the server was")
 }
 
 // Option changes one request.

@@ -4,11 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/ed25519"
-	"crypto/sha256"
-	"crypto/subtle"
-	"crypto/tls"
-	"crypto/x509"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -56,7 +51,7 @@ func newClient(id *Identity, key ed25519.PrivateKey, secret string, c *clock, tr
 		return nil, err
 	}
 	if transport == nil {
-		transport = newTransport(id.CAFingerprint)
+		transport = newTransport(id.CAFingerprint, base.Hostname())
 	}
 	return &client{base: base, appID: id.AppID, secret: secret, agent: "outcrop/" + version, clock: c, log: log,
 		http:   &http.Client{Transport: transport},
@@ -74,32 +69,13 @@ func parseServer(text string) (*url.URL, error) {
 
 // newTransport trusts the system's CAs, or only the CA of the fingerprint (hex
 // sha256 of its DER).
-func newTransport(fingerprint string) *http.Transport {
+func newTransport(fingerprint, host string) *http.Transport {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.ResponseHeaderTimeout = 30 * time.Second
 	if fingerprint != "" {
-		t.TLSClientConfig = &tls.Config{
-			MinVersion:         tls.VersionTLS13,
-			InsecureSkipVerify: true, // replaced by VerifyConnection
-			VerifyConnection:   func(cs tls.ConnectionState) error { return verifyPinned(cs, fingerprint) },
-		}
+		t.TLSClientConfig = api.Pinned(fingerprint, host)
 	}
 	return t
-}
-
-func verifyPinned(cs tls.ConnectionState, fingerprint string) error {
-	roots := x509.NewCertPool()
-	for _, c := range cs.PeerCertificates {
-		sum := sha256.Sum256(c.Raw)
-		if subtle.ConstantTimeCompare([]byte(hex.EncodeToString(sum[:])), []byte(fingerprint)) == 1 {
-			roots.AddCert(c)
-		}
-	}
-	if len(cs.PeerCertificates) == 0 || roots.Equal(x509.NewCertPool()) {
-		return errors.New("the server's CA is not the one that this host was enrolled with; enrol it again if the server was made anew")
-	}
-	_, err := cs.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: roots, DNSName: cs.ServerName})
-	return err
 }
 
 // refusal is what the gateway answered instead of doing it.

@@ -73,7 +73,7 @@ func (e *Enrollment) makeKey(ctx context.Context, id *Identity, secret, public s
 	}
 	c := &client{base: base, appID: e.AppID, secret: secret, agent: "outcrop", http: &http.Client{Transport: e.Transport}}
 	if e.Transport == nil {
-		c.http.Transport = newTransport(id.CAFingerprint)
+		c.http.Transport = newTransport(id.CAFingerprint, base.Hostname())
 	}
 	var out api.Data[api.NewAPIKey]
 	err = c.once(ctx, "/v1/api-keys", mustJSON(api.CreateAPIKey{Name: "runner " + e.Host, Permissions: permissions,
