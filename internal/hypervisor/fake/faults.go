@@ -3,6 +3,7 @@ package fake
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -63,6 +64,17 @@ func (h *Hypervisor) Calls(v Verb, id string) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.calls[call{v, id}]
+}
+
+// Look returns all VMs by id as they are, whatever faults are set.
+func (h *Hypervisor) Look() []hypervisor.VM {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	list := []hypervisor.VM{}
+	for _, id := range slices.Sorted(maps.Keys(h.vms)) {
+		list = append(list, h.vms[id].view())
+	}
+	return list
 }
 
 // Crash ends a running VM as a crash of its QEMU would; reason is for a person.
