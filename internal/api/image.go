@@ -47,23 +47,28 @@ type CreateProject struct {
 // CreateToken is the body of POST /v1/tokens.
 type CreateToken struct {
 	Name             string `json:"name,omitempty" maxLength:"255" doc:"Shown in lists and in the audit log."`
-	Role             string `json:"role" enum:"operator,node,project"`
+	Role             string `json:"role" enum:"operator,node,project,join"`
 	ProjectID        string `json:"projectId,omitempty" doc:"Needed with role project."`
-	NodeID           string `json:"nodeId,omitempty" doc:"Needed with role node."`
-	NodeRole         string `json:"nodeRole,omitempty" enum:"hybrid,hypervisor,control-plane,storage" doc:"With role node: the only role that its heartbeats may claim."`
-	NodeZone         string `json:"nodeZone,omitempty" doc:"With role node: the only zone that its heartbeats may claim."`
-	ExpiresInSeconds int64  `json:"expiresInSeconds,omitempty" minimum:"1" doc:"Never expires when omitted."`
+	NodeID           string `json:"nodeId,omitempty" doc:"Needed with role node; with role join the only node id that it is for."`
+	NodeRole         string `json:"nodeRole,omitempty" enum:"hybrid,hypervisor,control-plane,storage" doc:"With role node or join: the only role that the node's heartbeats may claim."`
+	NodeZone         string `json:"nodeZone,omitempty" doc:"With role node or join: the only zone that the node's heartbeats may claim."`
+	ExpiresInSeconds int64  `json:"expiresInSeconds,omitempty" minimum:"1" doc:"Never expires when omitted; with role join after an hour, and after a day at most."`
+	Uses             int64  `json:"uses,omitempty" minimum:"1" maximum:"1000" doc:"With role join: how many machines it admits; 1 when omitted. A machine that asks again does not count."`
+	Approve          bool   `json:"approve,omitempty" doc:"With role join: an operator has to approve each machine."`
 }
 
 // Token is a token as lists show it: never the secret.
 type Token struct {
 	ID         string     `json:"id"`
 	Name       string     `json:"name"`
-	Role       string     `json:"role" enum:"operator,node,project"`
+	Role       string     `json:"role" enum:"operator,node,project,join"`
 	ProjectID  string     `json:"projectId,omitempty"`
 	NodeID     string     `json:"nodeId,omitempty"`
 	NodeRole   string     `json:"nodeRole,omitempty"`
 	NodeZone   string     `json:"nodeZone,omitempty"`
+	UsesLeft   *int64     `json:"usesLeft,omitempty" doc:"Of a join token: how many more machines it admits."`
+	Approve    bool       `json:"approve,omitempty" doc:"Of a join token: an operator has to approve each machine."`
+	KeyID      string     `json:"keyFingerprint,omitempty" doc:"Of a node's credential: the fingerprint of the key that it was given to."`
 	CreatedAt  time.Time  `json:"createdAt"`
 	ExpiresAt  *time.Time `json:"expiresAt,omitempty"`
 	LastUsedAt *time.Time `json:"lastUsedAt,omitempty" doc:"To the minute."`

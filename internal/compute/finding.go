@@ -32,6 +32,7 @@ func (n *Node) Findings() []Finding {
 	labels, _ := n.Labels()
 	var list []Finding
 	add := func(code, message, next string) { list = append(list, Finding{code, message, next}) }
+	n.cloneFindings(add)
 	n.hostFindings(labels, add)
 	if r, _ := n.Reservation(); r.VCPUs > n.Facts.Capacity.TotalVCPUs || r.MemoryBytes > n.Facts.Capacity.TotalMemoryBytes {
 		add(FindingReservation, "the reservation is larger than the node, so nothing fits", "lower it: outcrop node update "+n.ID+" --reserved-memory auto --reserved-vcpus auto")

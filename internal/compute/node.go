@@ -169,7 +169,7 @@ func (n *Node) State() NodeState {
 // Calm reports whether a heartbeat of the boot changes nothing but the moment at
 // which the node was seen.
 func (n *Node) Calm(bootID string) bool {
-	return n.Liveness.BootID == bootID && !n.Power.Open() && n.Maintenance.DeclaredOff.IsZero()
+	return n.Liveness.BootID == bootID && len(n.Identity.Claimants) == 0 && !n.Power.Open() && n.Maintenance.DeclaredOff.IsZero()
 }
 
 // Heard takes in that the node was heard of, before its liveness is written, and

@@ -79,6 +79,12 @@ func (c *Control) beat(ctx context.Context, who iam.Caller, b *store.Beat) error
 	if err := c.db.Heartbeat(ctx, b); err != nil {
 		return err
 	}
+	if b.Clash != nil {
+		c.logClash(ctx, b.NodeID, b.Clash)
+	}
+	if b.Refused {
+		return errClash(b.NodeID, b.Clash, true)
+	}
 	if b.Before != nil {
 		c.logOverrides(ctx, b.Before, b.Node)
 	}

@@ -62,6 +62,7 @@ type Control struct {
 	streams  *streams
 	name     string // of this server among several, for leases
 	ready    readiness
+	joins    *joining
 }
 
 // New prepares a Control; Run starts its loops.
@@ -91,7 +92,7 @@ func New(o Options) (*Control, error) {
 	return &Control{
 		o: o, db: o.DB, log: o.Log, now: o.Now, hub: newHub(), keys: keys,
 		used: newLastUsed(), cons: newConsoles(), obs: newObservations(), beats: newLastBeats(), since: o.Now(), place: newNudge(), fleet: newFleet(), audits: newAuditLog(), lastTold: map[string]time.Time{},
-		converge: newNudge(), streams: newStreams(), name: rand.Text(),
+		converge: newNudge(), streams: newStreams(), name: rand.Text(), joins: newJoining(o.Now),
 	}, nil
 }
 

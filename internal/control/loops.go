@@ -184,9 +184,21 @@ func (c *Control) writeLastUsed(ctx context.Context) error {
 	return c.db.Write(ctx, func(tx *store.Tx) error { return tx.TouchTokens(used) })
 }
 
+// forgetBatch bounds what one run removes of what many callers can write.
+const forgetBatch = 1000
+
 func (c *Control) forget(ctx context.Context) error {
 	err := c.db.Write(ctx, func(tx *store.Tx) error {
 		if _, err := tx.ForgetAnswers(tx.Now.Add(-rememberFor)); err != nil {
+			return err
+		}
+		if _, err := tx.ForgetJoins(tx.Now.Add(-time.Hour), tx.Now.Add(-compute.JoinKept)); err != nil {
+			return err
+		}
+		if _, err := tx.ForgetCredentials(tx.Now.Add(-time.Hour)); err != nil {
+			return err
+		}
+		if _, err := tx.ForgetNonces(forgetBatch); err != nil {
 			return err
 		}
 		if err := tx.ForgetReleased(tx.Now.Add(-vpc.LeaseTime)); err != nil {

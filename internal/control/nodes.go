@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -204,11 +205,12 @@ func patchSpec(s *compute.NodeSpec, in api.PatchNode) {
 	s.DeclaredCapabilities = declared
 }
 
-// DeleteNode forgets a node that holds nothing, and ends its tokens.
+// DeleteNode forgets a node that holds nothing, and ends its key and its tokens.
 func (c *Control) DeleteNode(ctx context.Context, who iam.Caller, id string) error {
 	if err := iam.Allow(who, iam.DeleteNode, iam.Scope{NodeID: id}); err != nil {
 		return err
 	}
+	gone := false
 	err := c.db.Write(ctx, func(tx *store.Tx) error {
 		placed, err := tx.InstancesOn(id)
 		if err != nil {
@@ -220,10 +222,20 @@ func (c *Control) DeleteNode(ctx context.Context, who iam.Caller, id string) err
 		if err := tx.RevokeNodeTokens(id); err != nil {
 			return err
 		}
-		return notFound(tx.DeleteNode(id), "there is no node %q; list them with: outcrop node list", id)
+		joined, err := tx.DeleteJoin(id)
+		if err != nil {
+			return err
+		}
+		err = tx.DeleteNode(id)
+		if gone = err == nil; joined && errors.Is(err, store.ErrNotFound) {
+			return nil // it never reported
+		}
+		return notFound(err, "there is no node %q; list them with: outcrop node list", id)
 	})
 	if err == nil {
-		c.nodes.Add(-1)
+		if gone {
+			c.nodes.Add(-1)
+		}
 		c.obs.forget(id)
 		c.beats.forget(id)
 		c.hub.nudge(id)

@@ -26,6 +26,9 @@ func (c *Control) Sync(ctx context.Context, who iam.Caller, nodeID string, in *a
 	if err := iam.Allow(who, iam.SyncNode, iam.Scope{NodeID: nodeID}); err != nil {
 		return api.SyncResponse{}, err
 	}
+	if err := c.rightBoot(ctx, nodeID, in.BootID); err != nil {
+		return api.SyncResponse{}, err
+	}
 	if err := c.observe(ctx, nodeID, in); err != nil {
 		return api.SyncResponse{}, err
 	}

@@ -6,11 +6,11 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -27,6 +27,9 @@ const TokenKeyFile = "token.key"
 
 // tokenPrefix makes a token easy to find by secret scanners.
 const tokenPrefix = "oct_"
+
+// maxCachedTokens bounds the tokens in memory; when it is reached they are read anew.
+const maxCachedTokens = 1 << 17
 
 type cachedToken struct {
 	store.Token
@@ -153,6 +156,9 @@ func (c *Control) lookUp(ctx context.Context, mac [32]byte, gen int64) (*cachedT
 	}
 	t := &cachedToken{token, gen}
 	c.keys.mu.Lock()
+	if len(c.keys.cache) >= maxCachedTokens { // credentials come and go
+		clear(c.keys.cache)
+	}
 	c.keys.cache[mac] = t
 	c.keys.mu.Unlock()
 	return t, nil
@@ -183,22 +189,25 @@ func (c *Control) CreateTokenOnce(ctx context.Context, who iam.Caller, in api.Cr
 	if err != nil {
 		return api.NewToken{}, err
 	}
-	secret := c.keys.secret(out.Seed)
-	if c.keys.caFingerprint != "" {
-		secret += "." + c.keys.caFingerprint
-	}
-	return api.NewToken{Token: out.Token, Secret: secret}, nil
+	return c.newToken(out), nil
+}
+
+// newToken is an issued token with its secret.
+func (c *Control) newToken(t issued) api.NewToken {
+	return api.NewToken{Token: t.Token, Secret: c.withCA(c.keys.secret(t.Seed))}
 }
 
 func (c *Control) issue(tx *store.Tx, in api.CreateToken) (issued, error) {
 	seed := make([]byte, 32)
 	_, _ = rand.Read(seed)
-	mac := c.keys.mac(c.keys.secret(seed))
-	idBytes := sha256.Sum256(mac[:])
-	t := store.Token{MAC: mac[:]}
+	t := store.Token{UsesLeft: in.Uses, Approve: in.Approve}
 	t.Caller = iam.Caller{
-		TokenID: "tok-" + hex.EncodeToString(idBytes[:6]), Name: in.Name, Role: iam.Role(in.Role),
+		Name: in.Name, Role: iam.Role(in.Role),
 		ProjectID: in.ProjectID, NodeID: in.NodeID, NodeRole: in.NodeRole, NodeZone: in.NodeZone,
+	}
+	c.mint(&t, seed, tx.Now)
+	if t.Role == iam.Join {
+		t.UsesLeft, t.ExpiresAt = max(in.Uses, 1), tx.Now.Add(compute.JoinTokenLife)
 	}
 	if t.Name == "" {
 		t.Name = defaultTokenName(in)
@@ -208,7 +217,6 @@ func (c *Control) issue(tx *store.Tx, in api.CreateToken) (issued, error) {
 			return issued{}, notFound(err, "there is no project %q; make it with: outcrop project create %s", in.ProjectID, in.ProjectID)
 		}
 	}
-	t.CreatedAt = tx.Now
 	if in.ExpiresInSeconds > 0 {
 		t.ExpiresAt = tx.Now.Add(time.Duration(in.ExpiresInSeconds) * time.Second)
 	}
@@ -221,6 +229,8 @@ func defaultTokenName(in api.CreateToken) string {
 		return "node " + in.NodeID
 	case iam.Member:
 		return "project " + in.ProjectID
+	case iam.Join:
+		return strings.TrimSpace("join " + in.NodeID)
 	}
 	return in.Role
 }
@@ -242,12 +252,28 @@ func CheckToken(in api.CreateToken) error {
 		}
 	}
 	need("projectId", in.ProjectID, iam.Member)
-	need("nodeId", in.NodeID, iam.Node)
-	if role != iam.Node && in.NodeRole != "" {
-		add("nodeRole", "goes with role node only")
+	if role != iam.Join {
+		need("nodeId", in.NodeID, iam.Node)
+		if in.Uses != 0 {
+			add("uses", "goes with role join only")
+		}
+		if in.Approve {
+			add("approve", "goes with role join only")
+		}
 	}
-	if role != iam.Node && in.NodeZone != "" {
-		add("nodeZone", "goes with role node only")
+	if role != iam.Node && role != iam.Join && in.NodeRole != "" {
+		add("nodeRole", "goes with role node and join only")
+	}
+	if role != iam.Node && role != iam.Join && in.NodeZone != "" {
+		add("nodeZone", "goes with role node and join only")
+	}
+	if in.Uses < 0 || in.Uses > compute.MaxJoinUses {
+		add("uses", fmt.Sprintf("is 1 to %d", compute.MaxJoinUses))
+	} else if in.Uses > 1 && in.NodeID != "" {
+		add("uses", "is 1 where the token is for one node id")
+	}
+	if role == iam.Join && in.ExpiresInSeconds > int64(compute.JoinTokenMost/time.Second) {
+		add("expiresInSeconds", fmt.Sprintf("is at most %d (a day) with role join", compute.JoinTokenMost/time.Second))
 	}
 	if in.NodeID != "" && !compute.ValidNodeID(in.NodeID) {
 		add("nodeId", nodeIDRule)
@@ -289,10 +315,15 @@ func (c *Control) WhoAmI(_ context.Context, who iam.Caller) (api.Caller, error) 
 }
 
 func tokenView(t *store.Token) api.Token {
-	return api.Token{
+	v := api.Token{
 		ID: t.TokenID, Name: t.Name, Role: string(t.Role), ProjectID: t.ProjectID, NodeID: t.NodeID, NodeRole: t.NodeRole, NodeZone: t.NodeZone,
 		CreatedAt: t.CreatedAt, ExpiresAt: optional(t.ExpiresAt), LastUsedAt: optional(t.LastUsedAt), RevokedAt: optional(t.RevokedAt),
+		Approve: t.Approve, KeyID: t.KeyID,
 	}
+	if t.Role == iam.Join {
+		v.UsesLeft = &t.UsesLeft
+	}
+	return v
 }
 
 func optional(t time.Time) *time.Time {

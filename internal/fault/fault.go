@@ -36,6 +36,13 @@ const (
 	NodeInUse           = "NODE_IN_USE"
 	NodeIDConflict      = "NODE_ID_CONFLICT"
 	NodeUnreachable     = "NODE_UNREACHABLE"
+	JoinApprovalRefused = "JOIN_APPROVAL_REFUSED" // details: api.ApprovalRefused
+	JoinRefused         = "JOIN_REFUSED"          // an operator has refused the machine
+	JoinTokenUsed       = "JOIN_TOKEN_USED"
+	NodeKeyUnknown      = "NODE_KEY_UNKNOWN"
+	SignatureInvalid    = "SIGNATURE_INVALID"
+	SignatureStale      = "SIGNATURE_STALE" // details: api.ClockDetails
+	SignatureReplayed   = "SIGNATURE_REPLAYED"
 	AlreadyExists       = "ALREADY_EXISTS"
 	QuotaExceeded       = "QUOTA_EXCEEDED" // details: api.QuotaExceeded
 )

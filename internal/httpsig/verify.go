@@ -44,6 +44,10 @@ var Runner = Profile{
 	Components: MustComponents(`("@method" "@path" "@query" "content-digest")`),
 }
 
+// Node is the profile of nodes that ask for their credential. The label keeps a
+// signature for the one from passing as one for the other.
+var Node = Profile{Label: "node", Components: Runner.Components}
+
 // Policy verifies messages against a profile: one signature under the profile's
 // label and none beside it, exactly the profile's components, exactly the
 // parameters created, nonce, keyid and alg="ed25519" in any order, a body that

@@ -17,10 +17,11 @@ const (
 	Operator Role = "operator" // everything of the compute API but the node agent's own verbs
 	Node     Role = "node"     // the agent of one node
 	Member   Role = "project"  // a member of one project
+	Join     Role = "join"     // a machine that is to become a node
 )
 
 // Roles are all roles that a token may have.
-var Roles = []Role{Operator, Node, Member}
+var Roles = []Role{Operator, Node, Member, Join}
 
 // Caller is who calls: the token that was shown and what it is bound to.
 type Caller struct {
@@ -28,9 +29,9 @@ type Caller struct {
 	Name      string // for the audit log
 	Role      Role
 	ProjectID string // Member only
-	NodeID    string // Node only
-	NodeRole  string // Node only; when set, a heartbeat must claim this role
-	NodeZone  string // Node only; when set, a heartbeat must claim this zone
+	NodeID    string // Node; Join, where it is for one node id only
+	NodeRole  string // Node and Join; when set, a heartbeat must claim this role
+	NodeZone  string // Node and Join; when set, a heartbeat must claim this zone
 }
 
 // System is the caller of the server's own loops.
@@ -48,6 +49,13 @@ const (
 	ReportAgents    Action = "compute:ReportAgents"
 	ServeConsole    Action = "compute:ServeConsole"
 	UploadVolume    Action = "compute:UploadVolume"
+
+	JoinNode        Action = "compute:JoinNode"
+	RenewCredential Action = "compute:RenewNodeCredential"
+	ListNodeJoins   Action = "compute:ListNodeJoins"
+	ApproveNodeJoin Action = "compute:ApproveNodeJoin"
+	RefuseNodeJoin  Action = "compute:RefuseNodeJoin"
+	ReadmitNode     Action = "compute:ReadmitNode"
 
 	ListNodes  Action = "compute:ListNodes"
 	GetNode    Action = "compute:GetNode"
@@ -115,6 +123,10 @@ const (
 // nodeActions are the node agent's, and nobody else's (contract N-01).
 var nodeActions = []Action{RecordHeartbeat, SyncNode, ReadNodeBlob, ReadNodeImage, PutConsole, ReportAgents, ServeConsole, UploadVolume}
 
+// joinActions are a joining machine's. The credential is asked for by the node's
+// key, and no token stands for that.
+var joinActions = []Action{JoinNode, RenewCredential}
+
 // memberActions are what a member may do inside the own project.
 var memberActions = []Action{
 	CreateInstance, ListInstances, GetInstance, UpdateInstance, StartInstance, StopInstance, RebootInstance,
@@ -139,11 +151,14 @@ type Scope struct {
 // gets NotFound, as if there were none (contract U-05); everybody else who may
 // not gets Forbidden.
 func Allow(c Caller, a Action, s Scope) error {
-	if slices.Contains(anybodyActions, a) && c.Role != "" {
+	if slices.Contains(anybodyActions, a) && c.Role != "" && (c.Role != Join || a == WhoAmI) {
 		return nil
 	}
 	switch c.Role {
 	case Operator:
+		if slices.Contains(joinActions, a) {
+			break
+		}
 		if !slices.Contains(nodeActions, a) {
 			return nil
 		}
@@ -154,6 +169,13 @@ func Allow(c Caller, a Action, s Scope) error {
 				return nil
 			}
 			return fault.New(fault.Forbidden, "this token belongs to node %q, not to %q", c.NodeID, s.NodeID)
+		}
+	case Join:
+		if a == JoinNode && s.NodeID != "" {
+			if c.NodeID == "" || c.NodeID == s.NodeID {
+				return nil
+			}
+			return fault.New(fault.Forbidden, "this join token is for node %q, not for %q", c.NodeID, s.NodeID)
 		}
 	case Member:
 		if slices.Contains(memberActions, a) {

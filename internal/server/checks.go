@@ -16,6 +16,7 @@ type (
 	PatchBody     struct{ Body api.PatchInstance }
 	PatchNodeBody struct{ Body api.PatchNode }
 	TokenBody     struct{ Body api.CreateToken }
+	VerdictBody   struct{ Body *api.JoinVerdict }
 )
 
 // Resolve is called by huma once the body has been read.
@@ -31,6 +32,11 @@ func (b *PatchNodeBody) Resolve(huma.Context) []error {
 
 // Resolve is called by huma once the body has been read.
 func (b *TokenBody) Resolve(huma.Context) []error { return problems(control.CheckToken(b.Body)) }
+
+// Resolve is called by huma once the body has been read.
+func (b *VerdictBody) Resolve(huma.Context) []error {
+	return problems(control.CheckVerdict(value(b.Body)))
+}
 
 func problems(err error) (out []error) {
 	if err == nil {

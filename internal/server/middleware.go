@@ -3,10 +3,12 @@ package server
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -16,6 +18,7 @@ import (
 
 	"github.com/outcrop-cloud/outcrop/internal/fault"
 	"github.com/outcrop-cloud/outcrop/internal/iam"
+	"github.com/outcrop-cloud/outcrop/internal/limit"
 )
 
 // exchange is a request on its way through the server and the writer of its
@@ -190,8 +193,12 @@ func (s *Server) authorized(a iam.Action) func(huma.Context, func(huma.Context))
 // refuse answers an error of a request.
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	e := refuse(r.Context(), s.log, err)
-	if e.status == http.StatusUnauthorized {
+	var wait limit.TooSoon
+	switch {
+	case e.status == http.StatusUnauthorized:
 		w.Header().Set("WWW-Authenticate", `Bearer realm="outcrop"`)
+	case errors.As(err, &wait):
+		w.Header().Set("Retry-After", strconv.FormatInt(wait.RetryAfter(), 10))
 	}
 	writeError(w, e)
 }

@@ -44,6 +44,13 @@ var access = map[string]cell{
 	"PATCH /v1/compute/nodes/{nodeId}":  {"{}", 200, 403, 403, 403, 403},
 	"DELETE /v1/compute/nodes/{nodeId}": {nil, 409, 403, 403, 403, 403},
 
+	"POST /v1/compute/nodes/{nodeId}/join":         {"{}", 403, 403, 403, 403, 403}, // a join token's alone
+	"POST /v1/compute/nodes/{nodeId}/credential":   {"{}", 401, 401, 401, 401, 401}, // a node's key's alone
+	"POST /v1/compute/nodes/{nodeId}/readmit":      {"{}", 201, 403, 403, 403, 403},
+	"GET /v1/compute/node-joins":                   {nil, 200, 403, 403, 403, 403},
+	"POST /v1/compute/node-joins/{nodeId}/approve": {"{}", 409, 403, 403, 403, 403},
+	"POST /v1/compute/node-joins/{nodeId}/refuse":  {"{}", 409, 403, 403, 403, 403},
+
 	"PUT /v1/compute/nodes/{nodeId}/heartbeat":                      {apptest.Machine("n1"), 403, 200, 403, 403, 403},
 	"POST /v1/compute/nodes/{nodeId}/sync":                          {api.SyncRequest{Instances: []api.ObservedInstance{}}, 403, 200, 403, 403, 403},
 	"GET /v1/compute/nodes/{nodeId}/blobs/{sha256}":                 {nil, 403, 404, 403, 403, 403},
@@ -118,6 +125,9 @@ func newWalk(t *testing.T, s *apptest.System) *walk {
 	n := s.Node("n1")
 	w.callers["node"] = n.Client
 	w.callers["other"] = s.NodeToken("n2").Client
+	spare := apptest.Machine("spare")
+	spare.Role = "storage" // so that no instance goes there
+	s.NodeToken("spare").Beat(spare)
 	w.callers["none"] = s.As("")
 	w.callers["bad"] = s.As("oct_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA")
 	expired := s.Token(api.CreateToken{Role: "operator", ExpiresInSeconds: 60})
@@ -144,6 +154,9 @@ func (w *walk) instance() string {
 
 func (w *walk) path(route server.Route) string {
 	id := "i-000000000"
+	if strings.HasSuffix(route.Path, "/readmit") { // that one's tokens end
+		return strings.ReplaceAll(route.Path, "{nodeId}", "spare")
+	}
 	switch {
 	case strings.HasSuffix(route.Path, "/{instanceId}/console") && route.Method == "GET":
 		id = w.gone // one that runs would be waited for

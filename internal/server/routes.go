@@ -127,6 +127,7 @@ func (s *Server) nodeRoutes(c *control.Control) {
 			return c.ReportAgents(ctx, who, in.Node, in.Body)
 		})
 	s.heartbeatRoute()
+	s.joinRoutes(c)
 	s.nodeFileRoutes()
 }
 

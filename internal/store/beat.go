@@ -29,6 +29,10 @@ type Beat struct {
 	Registered bool
 	// Before is the record as it was, where this beat changed its facts.
 	Before *compute.Node
+	// Clash: another machine claims the node's id (contract N-21). Refused: it is the
+	// sender of this beat, which then changed nothing of the node.
+	Clash   *compute.Clash
+	Refused bool
 }
 
 // Heartbeat writes a beat and returns after the commit. Beats that wait together
@@ -195,6 +199,9 @@ func (w *writer) beatAlone(tx *Tx, op *write) error {
 		delete(w.nodes, op.beat.NodeID)
 		return nil
 	}
+	if node == nil {
+		return nil // refused, and not known
+	}
 	w.nodes[op.beat.NodeID] = node
 	op.beat.Node, op.beat.SeenAt, op.beat.Registered = node, tx.Now, registered
 	return nil
@@ -210,6 +217,9 @@ func (tx *Tx) beat(b *Beat) (node *compute.Node, registered bool, err error) {
 		// Revisions begin with the clock, so that a node which was deleted and comes
 		// again is never taken for what another server remembers of it.
 		n = compute.Node{ID: b.NodeID, Facts: b.Facts, Spec: b.First, CreatedAt: tx.Now, Revision: micros(tx.Now)}
+		if err := tx.bindJoined(&n, b); err != nil || b.Refused {
+			return nil, false, err
+		}
 		if err := tx.insertNode(&n); err != nil {
 			return nil, false, err
 		}
@@ -218,7 +228,14 @@ func (tx *Tx) beat(b *Beat) (node *compute.Node, registered bool, err error) {
 		return nil, false, err
 	default:
 		before := n
-		changed := n.Heard(b.BootID, tx.Now)
+		var claimed bool
+		if b.Clash, b.Refused, claimed = n.Claim(b.claimant(), tx.Now); b.Refused {
+			if claimed {
+				err = tx.UpdateNode(&n)
+			}
+			return &n, false, err
+		}
+		changed := n.Heard(b.BootID, tx.Now) || claimed
 		if !n.Facts.Equal(&b.Facts) {
 			b.Before, n.Facts, changed = &before, b.Facts, true
 		}

@@ -21,6 +21,13 @@ type Token struct {
 	ExpiresAt  time.Time // zero: never
 	LastUsedAt time.Time
 	RevokedAt  time.Time
+	// UsesLeft is how many more machines a join token admits; with Approve an operator
+	// has to approve each.
+	UsesLeft int64
+	Approve  bool
+	// KeyID is the fingerprint of the key that a node's credential was given to; empty
+	// for a token that somebody made.
+	KeyID string
 }
 
 // ValidAt reports whether the token may be used.
@@ -28,11 +35,12 @@ func (t *Token) ValidAt(now time.Time) bool {
 	return t.RevokedAt.IsZero() && (t.ExpiresAt.IsZero() || now.Before(t.ExpiresAt))
 }
 
-const tokenSelect = `SELECT id, mac, name, role, project_id, node_id, node_role, node_zone, created_at, expires_at, last_used_at, revoked_at FROM tokens `
+const tokenSelect = `SELECT id, mac, name, role, project_id, node_id, node_role, node_zone, created_at, expires_at, last_used_at, revoked_at, uses_left, approve, key_id FROM tokens `
 
 func scanToken(scan scanFunc) (t Token, err error) {
-	var created, expires, used, revoked int64
-	err = scan(&t.TokenID, &t.MAC, &t.Name, &t.Role, &t.ProjectID, &t.NodeID, &t.NodeRole, &t.NodeZone, &created, &expires, &used, &revoked)
+	var created, expires, used, revoked, approve int64
+	err = scan(&t.TokenID, &t.MAC, &t.Name, &t.Role, &t.ProjectID, &t.NodeID, &t.NodeRole, &t.NodeZone, &created, &expires, &used, &revoked, &t.UsesLeft, &approve, &t.KeyID)
+	t.Approve = approve != 0
 	t.CreatedAt, t.ExpiresAt, t.LastUsedAt, t.RevokedAt = fromMicros(created), fromMicros(expires), fromMicros(used), fromMicros(revoked)
 	return t, err
 }
@@ -58,12 +66,21 @@ func (tx *Tx) Tokens(after Cursor, limit int) ([]Token, error) {
 
 // InsertToken writes a new token.
 func (tx *Tx) InsertToken(t *Token) error {
-	if _, err := tx.exec(`INSERT INTO tokens (id, mac, name, role, project_id, node_id, node_role, node_zone, created_at, expires_at, last_used_at, revoked_at)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 0, 0)`,
-		t.TokenID, t.MAC, t.Name, string(t.Role), t.ProjectID, t.NodeID, t.NodeRole, t.NodeZone, micros(t.CreatedAt), micros(t.ExpiresAt)); err != nil {
+	if err := tx.insertToken(t); err != nil {
 		return err
 	}
 	return tx.bumpAuth()
+}
+
+func (tx *Tx) insertToken(t *Token) error {
+	approve := 0
+	if t.Approve {
+		approve = 1
+	}
+	_, err := tx.exec(`INSERT INTO tokens (id, mac, name, role, project_id, node_id, node_role, node_zone, created_at, expires_at, last_used_at, revoked_at, uses_left, approve, key_id)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 0, 0, $11, $12, $13)`,
+		t.TokenID, t.MAC, t.Name, string(t.Role), t.ProjectID, t.NodeID, t.NodeRole, t.NodeZone, micros(t.CreatedAt), micros(t.ExpiresAt), t.UsesLeft, approve, t.KeyID)
+	return err
 }
 
 // RevokeToken ends a token from this moment on; revoking twice keeps the first moment.
