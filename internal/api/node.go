@@ -95,6 +95,8 @@ type Node struct {
 	CommittedCapabilities    map[string]int64  `json:"committedCapabilities,omitempty" doc:"Units of each countable label that are allocated; an absent key means none. May exceed the total after an operator shrank it."`
 	FreeCapabilities         map[string]int64  `json:"freeCapabilities,omitempty" doc:"Units of each countable label that are free, never below zero; an absent key is not reported, which is not zero."`
 	Findings                 []Finding         `json:"findings,omitempty"`
+	PowerAction              *PowerAction      `json:"powerAction,omitempty" doc:"The latest shutdown or reboot through the API, absent when there never was one."`
+	EnforceReservation       bool              `json:"enforceReservation,omitempty" doc:"On a single-node install the node's agent keeps reservedMemoryBytes for the host's own services, by system.slice's MemoryMin and MemoryLow."`
 	HeartbeatIntervalSeconds int64             `json:"heartbeatIntervalSeconds"`
 	LastSeenAt               time.Time         `json:"lastSeenAt"`
 	CreatedAt                time.Time         `json:"createdAt"`

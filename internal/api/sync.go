@@ -17,6 +17,8 @@ type SyncRequest struct {
 	Unknown     bool               `json:"unknown,omitempty" doc:"The hypervisor could not be read: instances says nothing."`
 	Instances   []ObservedInstance `json:"instances"`
 	Findings    []Finding          `json:"findings,omitempty"`
+	Power       *PowerReport       `json:"power,omitempty" doc:"The latest power action that the agent knows; absent where there never was one."`
+	Wakes       []WakeReport       `json:"wakes,omitempty" doc:"Wake-on-LAN packets that were sent, or could not be."`
 	GoneVolumes []string           `json:"goneVolumes,omitempty" doc:"Volumes that were to go and are gone."`
 	WaitSeconds int64              `json:"waitSeconds,omitempty" minimum:"0" maximum:"60"`
 }
@@ -45,6 +47,8 @@ type SyncResponse struct {
 	Consoles  []string          `json:"consoles,omitempty" doc:"Instances whose console output somebody waits for."`
 	Streams   []ConsoleStream   `json:"streams,omitempty" doc:"Two-way consoles that somebody waits for: dial each once."`
 	Uploads   []ImageUpload     `json:"uploads,omitempty" doc:"With changed: images to make of stopped instances."`
+	Power     *DesiredPower     `json:"power,omitempty" doc:"With changed: a power action that is in progress; absent where there is none."`
+	Wakes     []DesiredWake     `json:"wakes,omitempty" doc:"With changed: Wake-on-LAN packets to send, each once; report them in the next sync's wakes."`
 }
 
 // DesiredSubnet is one layer-2 segment that the node has to provide.

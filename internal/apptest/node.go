@@ -18,6 +18,10 @@ type Node struct {
 	// Phase, where set, says what becomes of a VM in place of its goal; empty
 	// leaves the goal.
 	Phase func(d api.DesiredInstance) (compute.Phase, string)
+	// What its syncs say of its boot, of a power action and of packets that it sent.
+	BootID string
+	Power  *api.PowerReport
+	Woke   []api.WakeReport
 
 	mu       sync.Mutex
 	revision string
@@ -65,7 +69,7 @@ func (n *Node) Beat(h *api.Heartbeat) (out api.Node) {
 func (n *Node) Sync(wait int64) (out api.SyncResponse) {
 	n.s.t.Helper()
 	n.mu.Lock()
-	in := api.SyncRequest{Revision: n.revision, Instances: []api.ObservedInstance{}, WaitSeconds: wait}
+	in := api.SyncRequest{Revision: n.revision, Instances: []api.ObservedInstance{}, WaitSeconds: wait, BootID: n.BootID, Power: n.Power, Wakes: n.Woke}
 	for _, v := range n.vms {
 		in.Instances = append(in.Instances, v)
 	}

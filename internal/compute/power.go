@@ -61,6 +61,12 @@ func (p *PowerAction) InProgress() bool {
 	return p.State == PowerShuttingDown || p.State == PowerRebooting
 }
 
+// Down reports whether the node is off, or on its way down or up again.
+func (n *Node) Down() bool {
+	s := n.State()
+	return s == NodeOff || s == NodeShuttingDown || s == NodeRebooting
+}
+
 // PowerEvent is what is seen of a host that is to go down.
 type PowerEvent string
 
@@ -166,6 +172,15 @@ const powerLate = "the host has not booted again yet; look at its console"
 // Progress notes what an open action is doing or waiting for.
 func (p *PowerAction) Progress(message string) (changed bool) {
 	if !p.InProgress() || message == "" || p.Message == message {
+		return false
+	}
+	p.Message = message
+	return true
+}
+
+// Woken notes who tried to wake a host that is off.
+func (p *PowerAction) Woken(message string) (changed bool) {
+	if p.State != PowerOff || p.Message == message {
 		return false
 	}
 	p.Message = message

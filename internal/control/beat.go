@@ -88,6 +88,9 @@ func (c *Control) beat(ctx context.Context, who iam.Caller, b *store.Beat) error
 	if b.Before != nil {
 		c.logOverrides(ctx, b.Before, b.Node)
 	}
+	if b.Node.Power.EndedAt.Equal(b.SeenAt) {
+		c.powerMoved(ctx, b.Node)
+	}
 	if b.Registered {
 		c.log.InfoContext(ctx, "node registered", "node", b.NodeID, "role", string(b.Facts.Role))
 		c.nodes.Add(1)

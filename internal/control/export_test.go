@@ -6,4 +6,5 @@ import "context"
 
 func (c *Control) Expire(ctx context.Context) error { return c.expire(ctx) }
 func (c *Control) Forget(ctx context.Context) error { return c.forget(ctx) }
+func (c *Control) Judge(ctx context.Context) error  { return c.judgeNodes(ctx) }
 func (c *Control) Place(ctx context.Context) error  { return c.placeWaiting(ctx) }

@@ -78,6 +78,11 @@ func (c *Control) verb(ctx context.Context, who iam.Caller, a iam.Action, v comp
 		}
 		switch compute.Judge(i.State, v) {
 		case compute.Accept:
+			if v == compute.VerbStart || v == compute.VerbReboot {
+				if err := nodeUp(tx, i); err != nil {
+					return "", err
+				}
+			}
 			apply(tx, i)
 			return string(v), nil
 		case compute.Done:

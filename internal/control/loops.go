@@ -19,6 +19,7 @@ import (
 //	placement   every 10 s and at every nudge: gives waiting instances a node
 //	deadlines   every 5 s: ends transitional states that took too long
 //	converge    every 10 s and at every change of a wish: state towards desiredState
+//	power       every 5 s: a node that was told to shut down and is silent is off
 //	audit       every 5 min: compares allocations, instances and nodes' reports, and mends
 //	last used   every minute: writes when tokens were used
 //	forget      every 10 min: old answers, terminated instances, files without an image
@@ -33,6 +34,7 @@ func (c *Control) Run(ctx context.Context) error {
 		{"placement", 10 * time.Second, c.place, c.placeWaiting},
 		{"deadlines", 5 * time.Second, nil, c.expire},
 		{"converge", 10 * time.Second, c.converge, c.convergeDesired},
+		{"power", 5 * time.Second, nil, c.judgeNodes},
 		{"audit", auditEvery, nil, c.auditOnce},
 		{"last-used", time.Minute, nil, c.writeLastUsed},
 		{"forget", 10 * time.Minute, nil, c.forget},
@@ -164,7 +166,7 @@ func (c *Control) convergeDesired(ctx context.Context) error {
 			_, verr = c.StopInstance(ctx, iam.System, i.ProjectID, i.ID, api.StopInstance{})
 		}
 		// It may have moved on since it was read; then there is nothing to do.
-		if verr != nil && !fault.HasCode(verr, fault.InvalidState) && !fault.Is(verr, fault.NotFound) {
+		if verr != nil && !fault.HasCode(verr, fault.InvalidState) && !fault.HasCode(verr, fault.NodeNotUp) && !fault.Is(verr, fault.NotFound) {
 			err = errors.Join(err, verr)
 		}
 	}
@@ -199,6 +201,9 @@ func (c *Control) forget(ctx context.Context) error {
 			return err
 		}
 		if _, err := tx.ForgetNonces(forgetBatch); err != nil {
+			return err
+		}
+		if err := tx.ForgetWakes(); err != nil {
 			return err
 		}
 		if err := tx.ForgetReleased(tx.Now.Add(-vpc.LeaseTime)); err != nil {

@@ -277,6 +277,7 @@ func (c *Control) nodeView(n *compute.Node, now time.Time) api.Node {
 	v.FreeCapabilities = compute.FreeCountables(compute.Countables(v.Capabilities), n.Held)
 	v.Liveness = c.liveness(n, now)
 	v.Findings = c.findings(n, &v, now)
+	v.PowerAction, v.EnforceReservation = powerView(n), c.computed()
 	return v
 }
 
@@ -302,14 +303,15 @@ const maxSkew = 30 * time.Second
 // nextSteps says what to do about findings that bring no step of their own: those
 // of agents, and those that heartbeats show.
 var nextSteps = map[string]string{
-	"ClockSkew":             "set the node's clock by NTP",
-	"Unreachable":           "look at the node and its network, and there at: journalctl -u outcrop-node",
-	"LowDisk":               "make room on the node, or move instances away",
-	"HypervisorUnreachable": "look at libvirt on the node: systemctl status libvirtd virtqemud",
-	"NoKVM":                 "enable virtualisation in the firmware, or nested virtualisation where the node is a VM itself",
-	"NoLimits":              "give libvirt control groups on the node",
-	"NetworkTrouble":        "look at the node's agent: journalctl -u outcrop-node",
-	"NoSystemd":             "reserve memory by other means, or run the node with systemd",
+	"ClockSkew":              "set the node's clock by NTP",
+	"Unreachable":            "look at the node and its network, and there at: journalctl -u outcrop-node",
+	"LowDisk":                "make room on the node, or move instances away",
+	"HypervisorUnreachable":  "look at libvirt on the node: systemctl status libvirtd virtqemud",
+	"NoKVM":                  "enable virtualisation in the firmware, or nested virtualisation where the node is a VM itself",
+	"NoLimits":               "give libvirt control groups on the node",
+	"NetworkTrouble":         "look at the node's agent: journalctl -u outcrop-node",
+	"NoSystemd":              "reserve memory by other means, or run the node with systemd",
+	"ReservationNotEnforced": "look at the node's agent: journalctl -u outcrop-node",
 }
 
 // findings are what an operator should know about a node: what its agent found,
@@ -320,7 +322,7 @@ func (c *Control) findings(n *compute.Node, v *api.Node, now time.Time) []api.Fi
 		out = append(out, api.Finding{Code: "ClockSkew", Message: fmt.Sprintf(
 			"the node's clock is %s off; liveness does not depend on it, certificates do", (time.Duration(*s) * time.Millisecond).Round(time.Second))})
 	}
-	if v.Liveness.Status == string(compute.LivenessUnreachable) {
+	if v.Liveness.Status == string(compute.LivenessUnreachable) && n.State() != compute.NodeOff {
 		since := v.Liveness.Since
 		out = append(out, api.Finding{Code: "Unreachable", Message: "the node does not report; what runs there is not known, and nothing is placed there", Since: &since})
 	}

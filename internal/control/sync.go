@@ -32,6 +32,9 @@ func (c *Control) Sync(ctx context.Context, who iam.Caller, nodeID string, in *a
 	if err := c.observe(ctx, nodeID, in); err != nil {
 		return api.SyncResponse{}, err
 	}
+	if err := c.hearPower(ctx, nodeID, in); err != nil {
+		return api.SyncResponse{}, err
+	}
 	hold := time.NewTimer(min(time.Duration(in.WaitSeconds)*time.Second, maxHold))
 	defer hold.Stop()
 	tick := time.NewTicker(recheck)
@@ -113,6 +116,10 @@ func (c *Control) desiredSet(tx *store.Tx, nodeID string, out *api.SyncResponse)
 		return err
 	}
 	if out.Uploads, err = desiredUploads(tx, nodeID); err != nil {
+		return err
+	}
+	out.Power = desiredPower(&node, tx.Now)
+	if out.Wakes, err = desiredWakes(tx, nodeID); err != nil {
 		return err
 	}
 	return desiredDepartures(tx, nodeID, out)

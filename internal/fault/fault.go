@@ -36,6 +36,9 @@ const (
 	NodeInUse           = "NODE_IN_USE"
 	NodeIDConflict      = "NODE_ID_CONFLICT"
 	NodeUnreachable     = "NODE_UNREACHABLE"
+	NodeNotUp           = "NODE_NOT_UP"           // the node is off, or on its way down
+	PowerInProgress     = "POWER_IN_PROGRESS"     // another power action of the node is open
+	InstancesRunning    = "INSTANCES_RUNNING"     // details: api.RunningInstances
 	JoinApprovalRefused = "JOIN_APPROVAL_REFUSED" // details: api.ApprovalRefused
 	JoinRefused         = "JOIN_REFUSED"          // an operator has refused the machine
 	JoinTokenUsed       = "JOIN_TOKEN_USED"

@@ -62,6 +62,11 @@ const (
 	UpdateNode Action = "compute:UpdateNode"
 	DeleteNode Action = "compute:DeleteNode"
 
+	ShutdownNode   Action = "compute:ShutdownNode"
+	RebootNode     Action = "compute:RebootNode"
+	WakeNode       Action = "compute:WakeNode"
+	DeclareNodeOff Action = "compute:DeclareNodeOff"
+
 	CreateProject Action = "compute:CreateProject"
 	ListProjects  Action = "compute:ListProjects"
 	DeleteProject Action = "compute:DeleteProject"

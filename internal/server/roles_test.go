@@ -51,6 +51,10 @@ var access = map[string]cell{
 	"POST /v1/compute/node-joins/{nodeId}/approve": {"{}", 409, 403, 403, 403, 403},
 	"POST /v1/compute/node-joins/{nodeId}/refuse":  {"{}", 409, 403, 403, 403, 403},
 
+	"POST /v1/compute/nodes/{nodeId}/shutdown": {nil, 409, 403, 403, 403, 403},
+	"POST /v1/compute/nodes/{nodeId}/reboot":   {nil, 409, 403, 403, 403, 403},
+	"POST /v1/compute/nodes/{nodeId}/wake":     {nil, 409, 403, 403, 403, 403},
+
 	"PUT /v1/compute/nodes/{nodeId}/heartbeat":                      {apptest.Machine("n1"), 403, 200, 403, 403, 403},
 	"POST /v1/compute/nodes/{nodeId}/sync":                          {api.SyncRequest{Instances: []api.ObservedInstance{}}, 403, 200, 403, 403, 403},
 	"GET /v1/compute/nodes/{nodeId}/blobs/{sha256}":                 {nil, 403, 404, 403, 403, 403},

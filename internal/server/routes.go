@@ -126,6 +126,7 @@ func (s *Server) nodeRoutes(c *control.Control) {
 		}) error {
 			return c.ReportAgents(ctx, who, in.Node, in.Body)
 		})
+	s.powerRoutes(c)
 	s.heartbeatRoute()
 	s.joinRoutes(c)
 	s.nodeFileRoutes()

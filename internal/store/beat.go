@@ -244,6 +244,12 @@ func (tx *Tx) beat(b *Beat) (node *compute.Node, registered bool, err error) {
 				return nil, false, err
 			}
 		}
+		if n.Power != before.Power { // what the node is told of it has changed
+			if err := tx.TouchNode(n.ID); err != nil {
+				return nil, false, err
+			}
+			n.Revision++
+		}
 	}
 	n.Liveness = compute.Liveness{SeenAt: tx.Now, SampledAt: b.SampledAt, BootID: b.BootID}
 	_, err = tx.exec(`INSERT INTO node_liveness (node_id, seen_at, sampled_at, boot_id, revision, desired) VALUES ($1, $2, $3, $4, $5, 1)

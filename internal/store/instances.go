@@ -89,10 +89,11 @@ func (tx *Tx) OverdueInstances(after Cursor, limit int) ([]Instance, error) {
 
 // InstancesToConverge reads settled instances whose state is not what the
 // operator asked for. One in error is left alone until it has been so since
-// before errorBefore.
+// before errorBefore. What lives on a node that is down is not started.
 func (tx *Tx) InstancesToConverge(errorBefore time.Time, limit int) ([]Instance, error) {
 	return list(tx, instanceSelect+`WHERE desired_state <> '' AND ((desired_state = 'running' AND state = 'stopped')
 		OR (desired_state = 'stopped' AND state = 'running') OR (state = 'error' AND changed_at < $1))
+		AND (desired_state = 'stopped' OR NOT EXISTS (SELECT 1 FROM nodes n WHERE n.id = instances.node_id AND n.down))
 		ORDER BY id LIMIT $2`, []any{micros(errorBefore), limit}, scanInstance)
 }
 

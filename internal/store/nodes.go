@@ -110,7 +110,8 @@ func (tx *Tx) UpdateNode(n *compute.Node) error {
 	if err := tx.nodeChanged(n.ID); err != nil {
 		return err
 	}
-	if err := tx.must(ErrNotFound, `UPDATE nodes SET facts = $2, spec = $3, standing = $4, maintenance = $5, power = $6, identity = $7 WHERE id = $1`, c...); err != nil {
+	if err := tx.must(ErrNotFound, `UPDATE nodes SET facts = $2, spec = $3, standing = $4, maintenance = $5, power = $6, identity = $7, down = $8 WHERE id = $1`,
+		append(c, n.Down())...); err != nil {
 		return err
 	}
 	return tx.get(`UPDATE node_liveness SET revision = revision + 1 WHERE node_id = $1 RETURNING revision`, []any{n.ID}, &n.Revision)
