@@ -6,18 +6,19 @@ import "time"
 // (contract U-19). Fields of the contract that are not built yet are refused by
 // name, never ignored.
 type CreateInstance struct {
-	Name            string            `json:"name" minLength:"1" maxLength:"63" doc:"Display name and the guest's hostname where it is one."`
-	ImageID         string            `json:"imageId" minLength:"1" doc:"Id of an image of this project or of a public one."`
-	InstanceType    string            `json:"instanceType,omitempty" doc:"Catalog name, e.g. m1.small; or give vcpus and memoryBytes."`
-	VCPUs           int64             `json:"vcpus,omitempty" minimum:"1" maximum:"512" doc:"With memoryBytes: a custom shape."`
-	MemoryBytes     int64             `json:"memoryBytes,omitempty" minimum:"67108864" maximum:"17592186044416"`
-	RootVolumeBytes int64             `json:"rootVolumeBytes,omitempty" minimum:"1048576" maximum:"70368744177664" doc:"Size of the root volume; at least the image's."`
-	UserData        *string           `json:"userData,omitempty" doc:"Base64 (RFC 4648, padded) of 1 to 65,536 bytes."`
-	PublicKeys      []string          `json:"publicKeys,omitempty" maxItems:"32" doc:"OpenSSH public key lines."`
-	DesiredState    string            `json:"desiredState,omitempty" enum:"running,stopped"`
-	StartOnNodeBoot bool              `json:"startOnNodeBoot,omitempty"`
-	AgentEnabled    *bool             `json:"agentEnabled,omitempty"`
-	Tags            map[string]string `json:"tags,omitempty"`
+	Name                string            `json:"name" minLength:"1" maxLength:"63" doc:"Display name and the guest's hostname where it is one."`
+	ImageID             string            `json:"imageId" minLength:"1" doc:"Id of an image of this project or of a public one."`
+	InstanceType        string            `json:"instanceType,omitempty" doc:"Catalog name, e.g. m1.small; or give vcpus and memoryBytes."`
+	VCPUs               int64             `json:"vcpus,omitempty" minimum:"1" maximum:"512" doc:"With memoryBytes: a custom shape."`
+	MemoryBytes         int64             `json:"memoryBytes,omitempty" minimum:"67108864" maximum:"17592186044416"`
+	RootVolumeBytes     int64             `json:"rootVolumeBytes,omitempty" minimum:"1048576" maximum:"70368744177664" doc:"Size of the root volume; at least the image's."`
+	UserData            *string           `json:"userData,omitempty" doc:"Base64 (RFC 4648, padded) of 1 to 65,536 bytes."`
+	PublicKeys          []string          `json:"publicKeys,omitempty" maxItems:"32" doc:"OpenSSH public key lines."`
+	DesiredState        string            `json:"desiredState,omitempty" enum:"running,stopped"`
+	StartOnNodeBoot     bool              `json:"startOnNodeBoot,omitempty"`
+	MaintenanceStrategy string            `json:"maintenanceStrategy,omitempty" enum:"migrate,stop,recreate" doc:"What a drain of its node does with it: move it with its volumes (the default), stop it where it is, or make it anew elsewhere from its image, which loses the root volume's content."`
+	AgentEnabled        *bool             `json:"agentEnabled,omitempty"`
+	Tags                map[string]string `json:"tags,omitempty"`
 
 	MetadataOptions  *MetadataOptions  `json:"metadataOptions,omitempty"`
 	DataVolumes      []DataVolumeInput `json:"dataVolumes,omitempty"`
@@ -66,6 +67,8 @@ type Instance struct {
 	Boot                            *BootCondition     `json:"boot,omitempty" doc:"What the guest's last reported boot made of its user-data."`
 	ForceStopping                   bool               `json:"forceStopping" doc:"True while a forced stop is in flight."`
 	StartOnNodeBoot                 bool               `json:"startOnNodeBoot"`
+	MaintenanceStrategy             string             `json:"maintenanceStrategy" enum:"migrate,stop,recreate" doc:"What a drain of its node does with it."`
+	Migration                       *Migration         `json:"migration,omitempty" doc:"While it is on its way to another node."`
 	RootVolumeID                    string             `json:"rootVolumeId"`
 	RootVolumeAutoProvisioned       bool               `json:"rootVolumeAutoProvisioned"`
 	DataVolumes                     []DataVolume       `json:"dataVolumes,omitempty"`
@@ -187,10 +190,11 @@ type CreateImage struct {
 
 // PatchInstance is the body of PATCH on an instance. Only what it names changes.
 type PatchInstance struct {
-	Name            *string           `json:"name,omitempty" minLength:"1" maxLength:"63"`
-	DesiredState    Nullable[string]  `json:"desiredState,omitzero" enum:"running,stopped" doc:"null: no wish."`
-	StartOnNodeBoot *bool             `json:"startOnNodeBoot,omitempty"`
-	Tags            map[string]string `json:"tags,omitzero" doc:"Replaces all tags; {} removes them."`
+	Name                *string           `json:"name,omitempty" minLength:"1" maxLength:"63"`
+	DesiredState        Nullable[string]  `json:"desiredState,omitzero" enum:"running,stopped" doc:"null: no wish."`
+	StartOnNodeBoot     *bool             `json:"startOnNodeBoot,omitempty"`
+	MaintenanceStrategy Nullable[string]  `json:"maintenanceStrategy,omitzero" enum:"migrate,stop,recreate" doc:"null: migrate."`
+	Tags                map[string]string `json:"tags,omitzero" doc:"Replaces all tags; {} removes them."`
 }
 
 // StopInstance is the optional body of POST …/stop.

@@ -76,6 +76,7 @@ type Node struct {
 	AvailabilityZone         string            `json:"availabilityZone"`
 	Architecture             string            `json:"architecture"`
 	State                    string            `json:"state" enum:"ready,maintenance,draining,shutting-down,rebooting,off"`
+	Maintenance              *NodeMaintenance  `json:"maintenance,omitempty" doc:"Absent on a node that takes part."`
 	Liveness                 NodeLiveness      `json:"liveness"`
 	Capacity                 HeartbeatCapacity `json:"capacity" doc:"As reported by the node."`
 	ReservedVCPUs            int64             `json:"reservedVCPUs" doc:"The effective reservation."`

@@ -11,16 +11,17 @@ import "time"
 // on the node. An agent that cannot read its hypervisor sends Unknown instead of
 // an empty list, and nothing is concluded (lesson 9).
 type SyncRequest struct {
-	_           struct{}           `json:"-" additionalProperties:"true"`
-	BootID      string             `json:"bootId,omitempty"`
-	Revision    string             `json:"revision,omitempty" doc:"Revision of the desired set that the agent acts on; empty asks for it."`
-	Unknown     bool               `json:"unknown,omitempty" doc:"The hypervisor could not be read: instances says nothing."`
-	Instances   []ObservedInstance `json:"instances"`
-	Findings    []Finding          `json:"findings,omitempty"`
-	Power       *PowerReport       `json:"power,omitempty" doc:"The latest power action that the agent knows; absent where there never was one."`
-	Wakes       []WakeReport       `json:"wakes,omitempty" doc:"Wake-on-LAN packets that were sent, or could not be."`
-	GoneVolumes []string           `json:"goneVolumes,omitempty" doc:"Volumes that were to go and are gone."`
-	WaitSeconds int64              `json:"waitSeconds,omitempty" minimum:"0" maximum:"60"`
+	_             struct{}           `json:"-" additionalProperties:"true"`
+	BootID        string             `json:"bootId,omitempty"`
+	Revision      string             `json:"revision,omitempty" doc:"Revision of the desired set that the agent acts on; empty asks for it."`
+	Unknown       bool               `json:"unknown,omitempty" doc:"The hypervisor could not be read: instances says nothing."`
+	Instances     []ObservedInstance `json:"instances"`
+	Findings      []Finding          `json:"findings,omitempty"`
+	GoneVolumes   []string           `json:"goneVolumes,omitempty" doc:"Volumes that were to go and are gone."`
+	Power         *PowerReport       `json:"power,omitempty" doc:"The latest power action that the agent knows; absent where there never was one."`
+	Wakes         []WakeReport       `json:"wakes,omitempty" doc:"Wake-on-LAN packets that were sent, or could not be."`
+	FailedUploads []FailedUpload     `json:"failedUploads,omitempty" doc:"Uploads that cannot be made, whatever is tried."`
+	WaitSeconds   int64              `json:"waitSeconds,omitempty" minimum:"0" maximum:"60"`
 }
 
 // ObservedInstance is one VM as its node sees it.
@@ -80,6 +81,13 @@ type ImageUpload struct {
 	InstanceID string   `json:"instanceId"`
 	Epoch      int64    `json:"epoch" doc:"Of the stopped goal; the node refuses to read a VM of another."`
 	VolumeIDs  []string `json:"volumeIds"`
+}
+
+// FailedUpload is an upload that the node cannot make.
+type FailedUpload struct {
+	_       struct{} `json:"-" additionalProperties:"true"`
+	ID      string   `json:"id"`
+	Message string   `json:"message"`
 }
 
 // AgentReports is what guests told the metadata service of their node: the body

@@ -149,7 +149,7 @@ func TestReactions(t *testing.T) {
 		StateRunning:     {up, up, down, fails, fails, fails, up, up},
 		StateStopping:    {StateStopping, StateStopping, down, down, fails, fails, StateStopping, StateStopping},
 		StateStopped:     {down, down, down, down, down, fails, down, down},
-		StateMigrating:   {StateMigrating, StateMigrating, StateMigrating, StateMigrating, StateMigrating, StateMigrating, StateMigrating, StateMigrating},
+		StateMigrating:   {StateMigrating, StateMigrating, StateMigrating, StateMigrating, StateStarting, fails, StateMigrating, StateMigrating},
 		StateTerminating: {StateTerminating, StateTerminating, StateTerminating, StateTerminating, StateTerminating, dead, StateTerminating, StateTerminating},
 		StateTerminated:  {dead, dead, dead, dead, dead, dead, dead, dead},
 		StateError:       {fails, fails, fails, fails, fails, fails, fails, fails},
@@ -160,7 +160,7 @@ func TestReactions(t *testing.T) {
 		}
 		for n, p := range phases {
 			for _, epoch := range []int64{6, 7, 8} {
-				i := Instance{State: s, Epoch: 7, Goal: GoalRunning}
+				i := Instance{State: s, Epoch: 7, Goal: GoalRunning, Move: &Move{To: "m", WasRunning: true}}
 				expect := want[s][n]
 				if epoch != i.Epoch {
 					expect = s // another epoch's word

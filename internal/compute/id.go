@@ -15,6 +15,7 @@ const (
 	VPCPrefix      = "vpc-"
 	SnapshotPrefix = "snap-"
 	GroupPrefix    = "pg-"
+	MovePrefix     = "mv-"
 )
 
 const (

@@ -119,8 +119,10 @@ type InstanceSpec struct {
 	AgentEnabled    bool
 	DesiredState    string // "", "running" or "stopped" (contract U-16)
 	StartOnNodeBoot bool
-	Metadata        MetadataOptions
-	SubnetID        string // of the primary interface
+	// MaintenanceStrategy is what a drain of its node does with it; empty for the default.
+	MaintenanceStrategy MaintenanceStrategy `json:",omitempty"`
+	Metadata            MetadataOptions
+	SubnetID            string // of the primary interface
 	// Where it may stand, in force at every later move (lesson 17).
 	PlacementGroupID string           // dropped when the group is deleted (contract U-14)
 	Selectors        []Selector       // of its node
@@ -148,6 +150,7 @@ type Instance struct {
 	// which the guest has had its time and the plug is pulled.
 	Deadline      time.Time
 	ForceStopping bool
+	Move          *Move  // while migrating; never changed in place
 	NodeID        string // empty until scheduled
 	RootVolumeID  string
 	ChangedAt     time.Time // last write of the row

@@ -93,12 +93,12 @@ func (i *Instance) Terminate(now time.Time) {
 }
 
 func (i *Instance) to(s InstanceState, g Goal, deadline time.Time) {
-	i.State, i.Goal, i.Deadline, i.Message, i.ForceStopping = s, g, deadline, "", false
+	i.State, i.Goal, i.Deadline, i.Message, i.ForceStopping, i.Move = s, g, deadline, "", false, nil
 	i.Epoch++
 }
 
 func (i *Instance) settle(s InstanceState, message string) {
-	i.State, i.Message, i.Deadline, i.ForceStopping = s, message, time.Time{}, false
+	i.State, i.Message, i.Deadline, i.ForceStopping, i.Move = s, message, time.Time{}, false, nil
 }
 
 func (i *Instance) becomeTerminated(now time.Time) {
@@ -165,7 +165,7 @@ var reactions = map[InstanceState]map[Phase]reaction{
 	StateRunning:     row(goOn, standStill, powerOff, crash, breakDown, vanish),
 	StateStopping:    row(keep, keep, goDown, goDown, breakDown, vanish),
 	StateStopped:     row(keep, keep, keep, keep, keep, vanish),
-	StateMigrating:   row(keep, keep, keep, keep, keep, keep),
+	StateMigrating:   row(keep, keep, comeToRest, comeToRest, stayBehind, vanish),
 	StateTerminating: row(keep, keep, keep, keep, keep, end),
 	StateTerminated:  row(keep, keep, keep, keep, keep, keep),
 	StateError:       row(keep, keep, keep, keep, keep, keep),
@@ -186,9 +186,9 @@ func (i *Instance) Observe(o Observation, now time.Time) bool {
 	if react == nil || o.Epoch != i.Epoch {
 		return false
 	}
-	state, message, epoch := i.State, i.Message, i.Epoch
+	state, message, epoch, move := i.State, i.Message, i.Epoch, i.Move
 	react(i, o, now)
-	return i.State != state || i.Message != message || i.Epoch != epoch
+	return i.State != state || i.Message != message || i.Epoch != epoch || i.Move != move
 }
 
 func orText(s, otherwise string) string {
@@ -224,6 +224,8 @@ func (i *Instance) Expire(now, heard time.Time) bool {
 			return false
 		}
 		i.Fail("the node could not stop the VM in time; stop it with force, or terminate it")
+	case StateMigrating:
+		i.Stay(now, "it did not arrive in time")
 	default:
 		return false
 	}

@@ -59,7 +59,7 @@ func TestReports(t *testing.T) {
 		StateRunning:     "...seee.",
 		StateStopping:    "...ssee.",
 		StateStopped:     "......e.",
-		StateMigrating:   "........",
+		StateMigrating:   ".....se.",
 		StateTerminating: "......t.",
 		StateTerminated:  "........",
 		StateError:       "........",
@@ -69,7 +69,7 @@ func TestReports(t *testing.T) {
 			if goal == "" {
 				goal = GoalRunning
 			}
-			i := Instance{State: state, Goal: goal, Epoch: 5, NodeID: "n"}
+			i := Instance{State: state, Goal: goal, Epoch: 5, NodeID: "n", Move: &Move{To: "m"}}
 			i.Observe(Observation{Phase: p, Epoch: 5}, time.Unix(100, 0))
 			want := state
 			if row[n] != '.' {
@@ -82,7 +82,7 @@ func TestReports(t *testing.T) {
 				t.Errorf("%s, and the node says %s: error without a word", state, p)
 			}
 			for _, epoch := range []int64{4, 6} {
-				old := Instance{State: state, Goal: goal, Epoch: 5, NodeID: "n"}
+				old := Instance{State: state, Goal: goal, Epoch: 5, NodeID: "n", Move: &Move{To: "m"}}
 				if old.Observe(Observation{Phase: p, Epoch: epoch}, time.Unix(100, 0)) || old.State != state {
 					t.Errorf("%s: a report of epoch %d counted at epoch 5", state, epoch)
 				}

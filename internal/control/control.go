@@ -32,6 +32,9 @@ type Options struct {
 	// SingleNode: the server was started by `outcrop up`, so the reservation of
 	// its only node is computed (contract N-09).
 	SingleNode bool
+	// DrainParallel is how many instances of a node a drain has on their way at a
+	// time, where it does not say.
+	DrainParallel int
 	// FirstNode is what a node starts with when it first registers: the
 	// reservation that an operator chose at install.
 	FirstNode compute.NodeSpec
@@ -59,6 +62,7 @@ type Control struct {
 	lastTold map[string]time.Time
 	// converge wakes the loop that drives state towards desiredState.
 	converge *nudge
+	drain    *nudge // wakes the loop that drives drains
 	streams  *streams
 	name     string // of this server among several, for leases
 	ready    readiness
@@ -76,6 +80,9 @@ func New(o Options) (*Control, error) {
 	if o.HeartbeatInterval == 0 {
 		o.HeartbeatInterval = 60 * time.Second
 	}
+	if o.DrainParallel == 0 {
+		o.DrainParallel = 2
+	}
 	if o.Region == "" {
 		o.Region = "local"
 	}
@@ -92,7 +99,7 @@ func New(o Options) (*Control, error) {
 	return &Control{
 		o: o, db: o.DB, log: o.Log, now: o.Now, hub: newHub(), keys: keys,
 		used: newLastUsed(), cons: newConsoles(), obs: newObservations(), beats: newLastBeats(), since: o.Now(), place: newNudge(), fleet: newFleet(), audits: newAuditLog(), lastTold: map[string]time.Time{},
-		converge: newNudge(), streams: newStreams(), name: rand.Text(), joins: newJoining(o.Now),
+		converge: newNudge(), drain: newNudge(), streams: newStreams(), name: rand.Text(), joins: newJoining(o.Now),
 	}, nil
 }
 

@@ -138,16 +138,24 @@ func (c *Control) whilePlacing(ctx context.Context, fn func(*placing) error) err
 func (p *placing) pick(r schedule.Request) schedule.Decision {
 	for {
 		d := p.ix.Pick(r)
-		seen, late := p.c.fleet.late[d.NodeID]
-		if !late || d.NodeID == "" {
+		if d.NodeID == "" || p.judge(d.NodeID) {
 			return d
 		}
-		status, _ := compute.Liveness{SeenAt: seen}.Status(p.Now, p.c.since, p.c.o.HeartbeatInterval)
-		if status != compute.LivenessUnreachable {
-			return d
-		}
-		p.ix.SetLiveness(d.NodeID, status)
 	}
+}
+
+// judge reports whether the node can be reached now, and lets the index know.
+func (p *placing) judge(nodeID string) bool {
+	seen, late := p.c.fleet.late[nodeID]
+	if !late {
+		return true
+	}
+	status, _ := compute.Liveness{SeenAt: seen}.Status(p.Now, p.c.since, p.c.o.HeartbeatInterval)
+	if status != compute.LivenessUnreachable {
+		return true
+	}
+	p.ix.SetLiveness(nodeID, status)
+	return false
 }
 
 // take notes in the index what the transaction allocates.

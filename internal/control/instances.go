@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -156,7 +157,8 @@ func launchSpec(in api.CreateInstance) (spec compute.InstanceSpec, userData []by
 	spec = compute.InstanceSpec{
 		Name: in.Name, ImageID: in.ImageID, InstanceType: in.InstanceType, RootVolumeBytes: in.RootVolumeBytes,
 		PublicKeys: in.PublicKeys, Tags: in.Tags, StartOnNodeBoot: in.StartOnNodeBoot, DesiredState: in.DesiredState,
-		Metadata: withOptions(compute.DefaultMetadataOptions, in.MetadataOptions),
+		MaintenanceStrategy: compute.MaintenanceStrategy(in.MaintenanceStrategy),
+		Metadata:            withOptions(compute.DefaultMetadataOptions, in.MetadataOptions),
 	}
 	checkName(in.Name, add)
 	spec.Shape = checkShape(in, add)
@@ -364,6 +366,9 @@ func (c *Control) UpdateInstance(ctx context.Context, who iam.Caller, project, i
 		if in.DesiredState.Set {
 			i.Spec.DesiredState = in.DesiredState.Value
 		}
+		if in.MaintenanceStrategy.Set {
+			i.Spec.MaintenanceStrategy = compute.MaintenanceStrategy(in.MaintenanceStrategy.Value)
+		}
 		return "update", nil
 	})
 	if err == nil && in.DesiredState.Set {
@@ -384,6 +389,9 @@ func CheckPatch(in api.PatchInstance) error {
 	checkTags(in.Tags, add)
 	if w := in.DesiredState; w.Set && !w.Null && w.Value != "running" && w.Value != "stopped" {
 		add("desiredState", "is running, stopped or null")
+	}
+	if w := in.MaintenanceStrategy; w.Set && !w.Null && !slices.Contains(compute.MaintenanceStrategies, compute.MaintenanceStrategy(w.Value)) {
+		add("maintenanceStrategy", "is migrate, stop, recreate or null")
 	}
 	return fault.InvalidFields(f)
 }
@@ -447,9 +455,14 @@ func retryStale(fn func() error) (err error) {
 	return err
 }
 
-// save writes a changed instance, releases what a terminated one held, and adds
-// the event.
+// save writes a changed instance, releases what a terminated one held and what a
+// migration did that is over, and adds the event.
 func (c *Control) save(tx *store.Tx, i *store.Instance, actor, what, message string) error {
+	if i.Settled() {
+		if err := endMove(tx, i); err != nil {
+			return err
+		}
+	}
 	if i.State == compute.StateTerminated {
 		if err := c.releaseAll(tx, i); err != nil {
 			return err
@@ -490,7 +503,7 @@ func (c *Control) releaseAll(tx *store.Tx, i *store.Instance) error {
 	if err := tx.ReleaseInterfaces(i.ID); err != nil {
 		return err
 	}
-	if err := failUpload(tx, i.ID); err != nil {
+	if err := failUpload(tx, i.ID, "the instance was terminated before its disks were read"); err != nil {
 		return err
 	}
 	return tx.Release(i.ID)

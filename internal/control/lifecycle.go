@@ -75,6 +75,9 @@ func (c *Control) verb(ctx context.Context, who iam.Caller, a iam.Action, v comp
 			if err := noUpload(tx, i); err != nil {
 				return "", err
 			}
+			if err := notHeld(tx, i); err != nil {
+				return "", err
+			}
 		}
 		switch compute.Judge(i.State, v) {
 		case compute.Accept:

@@ -20,6 +20,8 @@ import (
 //	deadlines   every 5 s: ends transitional states that took too long
 //	converge    every 10 s and at every change of a wish: state towards desiredState
 //	power       every 5 s: a node that was told to shut down and is silent is off
+//	migrations  every 5 s: gives up those whose nodes cannot finish them
+//	drains      every 5 s and at every report: moves on what is drained
 //	audit       every 5 min: compares allocations, instances and nodes' reports, and mends
 //	last used   every minute: writes when tokens were used
 //	forget      every 10 min: old answers, terminated instances, files without an image
@@ -36,6 +38,8 @@ func (c *Control) Run(ctx context.Context) error {
 		{"converge", 10 * time.Second, c.converge, c.convergeDesired},
 		{"power", 5 * time.Second, nil, c.judgeNodes},
 		{"audit", auditEvery, nil, c.auditOnce},
+		{"migrations", 5 * time.Second, nil, c.tendMoves},
+		{"drains", 5 * time.Second, c.drain, c.driveDrains},
 		{"last-used", time.Minute, nil, c.writeLastUsed},
 		{"forget", 10 * time.Minute, nil, c.forget},
 	}

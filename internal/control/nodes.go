@@ -275,7 +275,7 @@ func (c *Control) nodeView(n *compute.Node, now time.Time) api.Node {
 	}
 	v.CommittedCapabilities = n.Held
 	v.FreeCapabilities = compute.FreeCountables(compute.Countables(v.Capabilities), n.Held)
-	v.Liveness = c.liveness(n, now)
+	v.Liveness, v.Maintenance = c.liveness(n, now), maintenanceView(n)
 	v.Findings = c.findings(n, &v, now)
 	v.PowerAction, v.EnforceReservation = powerView(n), c.computed()
 	return v

@@ -23,13 +23,15 @@ func (c *Control) observe(ctx context.Context, nodeID string, in *api.SyncReques
 		return nil // nothing is concluded from a report that says nothing (lesson 9)
 	}
 	fresh, booted := c.obs.fresh(nodeID, in, now)
-	if len(fresh) == 0 && !booted && len(in.GoneVolumes) == 0 {
+	if len(fresh) == 0 && !booted && len(in.GoneVolumes) == 0 && len(in.FailedUploads) == 0 {
 		return nil
 	}
 	changed := false
+	var others []string
 	err := retryStale(func() error {
 		return c.db.Write(ctx, func(tx *store.Tx) (err error) {
-			changed, err = c.observeAll(tx, nodeID, in, fresh, booted)
+			others = nil
+			changed, err = c.observeAll(tx, nodeID, in, fresh, booted, &others)
 			return err
 		})
 	})
@@ -38,15 +40,21 @@ func (c *Control) observe(ctx context.Context, nodeID string, in *api.SyncReques
 	}
 	c.obs.applied(nodeID, in, fresh, now)
 	if changed {
+		for _, id := range others {
+			c.hub.nudge(id)
+		}
 		c.told(nodeID, true)
 		c.converge.poke() // the state may be another than was wished
+		c.drain.poke()
 	}
 	return nil
 }
 
-func (c *Control) observeAll(tx *store.Tx, nodeID string, in *api.SyncRequest, fresh []api.ObservedInstance, booted bool) (changed bool, err error) {
+// observeAll applies what is new in a report; others gets the other nodes that have
+// to hear of it.
+func (c *Control) observeAll(tx *store.Tx, nodeID string, in *api.SyncRequest, fresh []api.ObservedInstance, booted bool, others *[]string) (changed bool, err error) {
 	for _, o := range fresh {
-		did, err := c.observeOne(tx, nodeID, o)
+		did, err := c.observeOne(tx, nodeID, o, others)
 		if err != nil {
 			return false, err
 		}
@@ -57,6 +65,13 @@ func (c *Control) observeAll(tx *store.Tx, nodeID string, in *api.SyncRequest, f
 			return false, err
 		}
 		changed = true
+	}
+	if len(in.FailedUploads) > 0 {
+		did, err := c.uploadsFailed(tx, nodeID, in.FailedUploads)
+		if err != nil {
+			return false, err
+		}
+		changed = changed || did
 	}
 	if booted {
 		did, err := c.nodeBooted(tx, nodeID, in.BootID)
@@ -70,7 +85,7 @@ func (c *Control) observeAll(tx *store.Tx, nodeID string, in *api.SyncRequest, f
 
 // observeOne applies one VM's report. One that is not this node's to report says
 // nothing (contract N-24), but for its being gone where it was to go.
-func (c *Control) observeOne(tx *store.Tx, nodeID string, o api.ObservedInstance) (changed bool, err error) {
+func (c *Control) observeOne(tx *store.Tx, nodeID string, o api.ObservedInstance, others *[]string) (changed bool, err error) {
 	if !compute.ValidInstanceID(o.ID) {
 		return false, nil
 	}
@@ -88,6 +103,11 @@ func (c *Control) observeOne(tx *store.Tx, nodeID string, o api.ObservedInstance
 	}
 	if !changed {
 		return false, nil
+	}
+	if i.Move != nil { // it has come to rest
+		more, err := c.atRest(tx, &i)
+		*others = append(*others, more...)
+		return true, err
 	}
 	return true, c.save(tx, &i, "node "+nodeID, "state", "")
 }
@@ -142,6 +162,12 @@ func (c *Control) nodeBooted(tx *store.Tx, nodeID, bootID string) (changed bool,
 		for n := range rows {
 			i := &rows[n]
 			if !i.Spec.StartOnNodeBoot || compute.Judge(i.State, compute.VerbStart) != compute.Accept {
+				continue
+			}
+			if stays, err := held(tx, i); err != nil || stays {
+				if err != nil {
+					return false, err
+				}
 				continue
 			}
 			i.Start(tx.Now)

@@ -134,10 +134,14 @@ func desiredInstance(tx *store.Tx, n *compute.Node, i *store.Instance, details *
 		LaunchedAt: optional(i.LaunchedAt), Metadata: metadataView(i.Spec.Metadata), Tags: i.Spec.Tags,
 		AgentEnabled: i.Spec.AgentEnabled, AgentActivation: string(details.Agent.Activation),
 	}
-	if i.State == compute.StateStopping {
+	stopBy := i.Deadline
+	if i.Move != nil {
+		stopBy = i.Move.StopBy
+	}
+	if i.State == compute.StateStopping || i.Move != nil {
 		// At least 1: nothing at all would read as no deadline.
-		d.StopWithinMS = max(1, i.Deadline.Sub(tx.Now).Milliseconds())
-		d.Force = d.Force || !tx.Now.Before(i.Deadline)
+		d.StopWithinMS = max(1, stopBy.Sub(tx.Now).Milliseconds())
+		d.Force = d.Force || !tx.Now.Before(stopBy)
 	}
 	img, err := tx.ImageByID(i.Spec.ImageID)
 	if err != nil && !(errors.Is(err, store.ErrNotFound) && i.Goal == compute.GoalGone) {

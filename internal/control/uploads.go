@@ -68,7 +68,7 @@ func (c *Control) insertUpload(tx *store.Tx, who iam.Caller, i *store.Instance, 
 // noUpload refuses what would change a disk while it is being read.
 func noUpload(tx *store.Tx, i *store.Instance) error {
 	u, err := tx.UploadOf(i.ID)
-	if errors.Is(err, store.ErrNotFound) {
+	if errors.Is(err, store.ErrNotFound) || err == nil && u.ImageID == "" { // a migration has a state of its own
 		return nil
 	}
 	if err != nil {
@@ -91,6 +91,7 @@ func (c *Control) TakeVolume(ctx context.Context, who iam.Caller, nodeID, upload
 	if err := iam.Allow(who, iam.UploadVolume, iam.Scope{NodeID: nodeID}); err != nil {
 		return err
 	}
+	var others []string
 	check := func(tx *store.Tx) (store.Upload, error) {
 		u, err := tx.Upload(nodeID, uploadID)
 		if err == nil && (n < 0 || n >= len(u.VolumeIDs)) {
@@ -116,20 +117,33 @@ func (c *Control) TakeVolume(ctx context.Context, who iam.Caller, nodeID, upload
 		}
 		u.Arrived[n] = compute.ImageVolume{SnapshotID: compute.NewID(compute.SnapshotPrefix), SHA256: file.sha256,
 			Format: string(file.info.Format), SizeBytes: file.size, VirtualSize: file.info.VirtualSize}
-		return arrived(tx, &u)
+		others, err = c.arrived(tx, &u)
+		return err
 	})
 	if err == nil {
-		c.hub.nudge(nodeID)
+		for _, id := range append(others, nodeID) {
+			c.hub.nudge(id)
+		}
+		c.drain.poke() // one more migration may begin
 	}
 	return err
 }
 
-func arrived(tx *store.Tx, u *store.Upload) error {
+// arrived takes in that one more volume is here. The others are nodes that have to
+// hear of it.
+func (c *Control) arrived(tx *store.Tx, u *store.Upload) (others []string, err error) {
 	for _, v := range u.Arrived {
 		if v.SHA256 == "" {
-			return tx.PutUpload(u)
+			return nil, tx.PutUpload(u)
 		}
 	}
+	if u.ImageID == "" {
+		return c.arrivedMove(tx, u)
+	}
+	return nil, arrivedImage(tx, u)
+}
+
+func arrivedImage(tx *store.Tx, u *store.Upload) error {
 	m, err := tx.ImageByID(u.ImageID)
 	if err != nil {
 		return err
@@ -143,10 +157,10 @@ func arrived(tx *store.Tx, u *store.Upload) error {
 	return endUpload(tx, u, fmt.Sprintf("image %s is available", m.ID))
 }
 
-// failUpload ends the making of an image of an instance that is gone.
-func failUpload(tx *store.Tx, instanceID string) error {
+// failUpload ends the making of an image of an instance.
+func failUpload(tx *store.Tx, instanceID, why string) error {
 	u, err := tx.UploadOf(instanceID)
-	if errors.Is(err, store.ErrNotFound) {
+	if errors.Is(err, store.ErrNotFound) || err == nil && u.ImageID == "" {
 		return nil
 	}
 	if err != nil {
@@ -160,7 +174,7 @@ func failUpload(tx *store.Tx, instanceID string) error {
 	if err := tx.CompleteImage(&m); err != nil {
 		return err
 	}
-	return endUpload(tx, &u, "image "+m.ID+" failed: the instance was terminated before its disks were read")
+	return endUpload(tx, &u, "image "+m.ID+" failed: "+why)
 }
 
 func endUpload(tx *store.Tx, u *store.Upload, message string) error {

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -19,6 +20,7 @@ func instanceView(i *compute.Instance, d *store.Details, now time.Time) api.Inst
 		DesiredState: i.Spec.DesiredState, Health: string(i.Health(a, now)), AgentEnabled: i.Spec.AgentEnabled,
 		AgentActivation: string(a.Activation), AgentEnrollmentPending: a.EnrollmentPending, AgentEnrolledAt: optional(a.EnrolledAt),
 		Boot: bootView(&a.Boot), ForceStopping: i.ForceStopping && i.State == compute.StateStopping, StartOnNodeBoot: i.Spec.StartOnNodeBoot,
+		MaintenanceStrategy: string(cmp.Or(i.Spec.MaintenanceStrategy, compute.StrategyMigrate)), Migration: moveView(i),
 		RootVolumeID: i.RootVolumeID, RootVolumeAutoProvisioned: true, NetworkInterfaces: []api.NetworkInterface{},
 		Selectors: selectorsView(i.Spec.Selectors), Countables: i.Spec.Countables,
 		MetadataOptions: metadataView(i.Spec.Metadata), PublicKeys: slices.Clone(i.Spec.PublicKeys), Tags: i.Spec.Tags,

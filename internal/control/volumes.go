@@ -56,7 +56,7 @@ func roomForVolume(tx *store.Tx, i *store.Instance, size int64) error {
 		return err
 	}
 	if free := n.Committable().DiskBytes - n.Used.DiskBytes; size > free {
-		return fault.Coded(fault.Conflict, "NO_ROOM", "the instance's node has too little disk free: %s needed, %s free; ask for less, or delete volumes there", sizeText(size), sizeText(max(0, free)))
+		return fault.Coded(fault.Conflict, fault.NoRoom, "the instance's node has too little disk free: %s needed, %s free; ask for less, or delete volumes there", sizeText(size), sizeText(max(0, free)))
 	}
 	return nil
 }

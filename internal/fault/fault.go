@@ -47,6 +47,7 @@ const (
 	SignatureStale      = "SIGNATURE_STALE" // details: api.ClockDetails
 	SignatureReplayed   = "SIGNATURE_REPLAYED"
 	AlreadyExists       = "ALREADY_EXISTS"
+	NoRoom              = "NO_ROOM"
 	QuotaExceeded       = "QUOTA_EXCEEDED" // details: api.QuotaExceeded
 )
 

@@ -67,6 +67,14 @@ const (
 	WakeNode       Action = "compute:WakeNode"
 	DeclareNodeOff Action = "compute:DeclareNodeOff"
 
+	CordonNode      Action = "compute:CordonNode"
+	UncordonNode    Action = "compute:UncordonNode"
+	DrainNode       Action = "compute:DrainNode"
+	GetDrain        Action = "compute:GetNodeDrain"
+	CancelDrain     Action = "compute:CancelNodeDrain"
+	MigrateInstance Action = "compute:MigrateInstance"
+	CancelMigration Action = "compute:CancelMigration"
+
 	CreateProject Action = "compute:CreateProject"
 	ListProjects  Action = "compute:ListProjects"
 	DeleteProject Action = "compute:DeleteProject"

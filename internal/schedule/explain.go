@@ -103,7 +103,7 @@ func explain(r *Request, d Decision, c census, from *Node, views func(func(*view
 	}
 	d.Reasons = t.list()
 	if t.id != "" {
-		d.Nearest = &Nearest{t.id, t.nearest, fix(t.nearest)}
+		d.Nearest = &Nearest{t.id, t.nearest, Fix(t.nearest)}
 	}
 	return d
 }
@@ -265,8 +265,8 @@ func (r *tallied) text() string {
 	}
 }
 
-// fix says what would make a node with these misses fit.
-func fix(misses []Shortfall) string {
+// Fix says what would make a node with these misses fit.
+func Fix(misses []Shortfall) string {
 	var steps []string
 	for _, m := range misses {
 		steps = append(steps, m.fix())

@@ -44,6 +44,16 @@ var access = map[string]cell{
 	"PATCH /v1/compute/nodes/{nodeId}":  {"{}", 200, 403, 403, 403, 403},
 	"DELETE /v1/compute/nodes/{nodeId}": {nil, 409, 403, 403, 403, 403},
 
+
+	"POST /v1/compute/nodes/{nodeId}/cordon":       {nil, 200, 403, 403, 403, 403},
+	"POST /v1/compute/nodes/{nodeId}/uncordon":     {nil, 200, 403, 403, 403, 403},
+	"POST /v1/compute/nodes/{nodeId}/drain":        {`{"dryRun":true}`, 202, 403, 403, 403, 403},
+	"GET /v1/compute/nodes/{nodeId}/drain":         {nil, 404, 403, 403, 403, 403},
+	"POST /v1/compute/nodes/{nodeId}/drain/cancel": {nil, 409, 403, 403, 403, 403},
+
+	"POST /v1/projects/{projectId}/compute/instances/{instanceId}/migrate":        {nil, 409, 403, 403, 403, 403},
+	"POST /v1/projects/{projectId}/compute/instances/{instanceId}/migrate/cancel": {nil, 409, 403, 403, 403, 403},
+
 	"POST /v1/compute/nodes/{nodeId}/join":         {"{}", 403, 403, 403, 403, 403}, // a join token's alone
 	"POST /v1/compute/nodes/{nodeId}/credential":   {"{}", 401, 401, 401, 401, 401}, // a node's key's alone
 	"POST /v1/compute/nodes/{nodeId}/readmit":      {"{}", 201, 403, 403, 403, 403},

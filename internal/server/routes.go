@@ -91,6 +91,7 @@ func (s *Server) computeRoutes() {
 	s.nodeRoutes(c)
 	s.instanceRoutes(c)
 	s.imageRoutes(c)
+	s.maintenanceRoutes(c)
 	s.placementRoutes(c)
 }
 

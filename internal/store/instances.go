@@ -13,20 +13,25 @@ import (
 type Instance struct {
 	compute.Instance
 	version int64
+	moving  bool // as it was read
 }
 
 const instanceColumns = `id, project_id, node_id, spec, state, message, goal, epoch, deadline, force_stopping,
-	root_volume_id, changed_at, created_at, launched_at, terminated_at, version`
+	root_volume_id, changed_at, created_at, launched_at, terminated_at, version, move`
 
 const instanceSelect = `SELECT ` + instanceColumns + ` FROM instances `
 
 func scanInstance(scan scanFunc) (i Instance, err error) {
-	var spec string
+	var spec, move string
 	var deadline, changed, created, launched, terminated int64
 	if err = scan(&i.ID, &i.ProjectID, &i.NodeID, &spec, &i.State, &i.Message, &i.Goal, &i.Epoch, &deadline, &i.ForceStopping,
-		&i.RootVolumeID, &changed, &created, &launched, &terminated, &i.version); err != nil {
+		&i.RootVolumeID, &changed, &created, &launched, &terminated, &i.version, &move); err != nil {
 		return i, err
 	}
+	if i.Move, err = scanMove(move); err != nil {
+		return i, err
+	}
+	i.moving = i.Move != nil
 	i.Deadline, i.ChangedAt, i.CreatedAt = fromMicros(deadline), fromMicros(changed), fromMicros(created)
 	i.LaunchedAt, i.TerminatedAt = fromMicros(launched), fromMicros(terminated)
 	return i, json.Unmarshal([]byte(spec), &i.Spec)
@@ -89,11 +94,13 @@ func (tx *Tx) OverdueInstances(after Cursor, limit int) ([]Instance, error) {
 
 // InstancesToConverge reads settled instances whose state is not what the
 // operator asked for. One in error is left alone until it has been so since
-// before errorBefore. What lives on a node that is down is not started.
+// before errorBefore; what a drain holds is not started, nor
+// what lives on a node that is down.
 func (tx *Tx) InstancesToConverge(errorBefore time.Time, limit int) ([]Instance, error) {
 	return list(tx, instanceSelect+`WHERE desired_state <> '' AND ((desired_state = 'running' AND state = 'stopped')
 		OR (desired_state = 'stopped' AND state = 'running') OR (state = 'error' AND changed_at < $1))
 		AND (desired_state = 'stopped' OR NOT EXISTS (SELECT 1 FROM nodes n WHERE n.id = instances.node_id AND n.down))
+		AND (desired_state = 'stopped' OR NOT EXISTS (SELECT 1 FROM drain_items d WHERE d.instance_id = instances.id AND d.holds AND d.node_id = instances.node_id))
 		ORDER BY id LIMIT $2`, []any{micros(errorBefore), limit}, scanInstance)
 }
 
@@ -142,14 +149,19 @@ func (tx *Tx) UpdateInstance(i *Instance) error {
 	if err != nil {
 		return err
 	}
+	move, err := moveText(i.Move)
+	if err != nil {
+		return err
+	}
 	if err := tx.must(ErrStale, `UPDATE instances SET node_id = $3, spec = $4, user_data_hash = $5, state = $6, message = $7, goal = $8, epoch = $9,
-		deadline = $10, force_stopping = $11, launched_at = $12, terminated_at = $13, desired_state = $14, changed_at = $15, placement_group_id = $16,
+		deadline = $10, force_stopping = $11, launched_at = $12, terminated_at = $13, desired_state = $14, changed_at = $15, placement_group_id = $16, move = $17,
 		version = version + 1 WHERE id = $1 AND version = $2`,
 		i.ID, i.version, i.NodeID, string(spec), i.Spec.UserDataHash, string(i.State), i.Message, string(i.Goal), i.Epoch,
-		micros(i.Deadline), i.ForceStopping, micros(i.LaunchedAt), micros(i.TerminatedAt), i.Spec.DesiredState, micros(tx.Now), i.Spec.PlacementGroupID); err != nil {
+		micros(i.Deadline), i.ForceStopping, micros(i.LaunchedAt), micros(i.TerminatedAt), i.Spec.DesiredState, micros(tx.Now), i.Spec.PlacementGroupID, move); err != nil {
 		return err
 	}
 	i.version++
+	i.moving = i.Move != nil
 	return tx.TouchNode(i.NodeID)
 }
 
