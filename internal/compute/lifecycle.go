@@ -57,6 +57,25 @@ func (i *Instance) Start(now time.Time) {
 	i.to(StateStarting, GoalRunning, now.Add(StartDeadline))
 }
 
+// NodeBooted starts an instance again whose node has booted, if it asks for that, and
+// says whether it does. Its VM is down, whatever was last heard of it: a boot that was
+// under way was cut off, or has been without anybody's hearing of it, so it is asked
+// for anew.
+func (i *Instance) NodeBooted(now time.Time) bool {
+	if !i.Spec.StartOnNodeBoot {
+		return false
+	}
+	switch i.State {
+	case StateStopped, StateError, StateRunning, StateStarting, StateRebooting:
+		i.Start(now)
+	case StateCreating:
+		i.Epoch++
+	default:
+		return false
+	}
+	return true
+}
+
 // Reboot applies an accepted reboot; force gives the guest no time.
 func (i *Instance) Reboot(now time.Time, force bool) {
 	i.to(StateRebooting, GoalRunning, now.Add(RebootDeadline))

@@ -128,6 +128,24 @@ func TestDeadlines(t *testing.T) {
 	}
 }
 
+// contract: U-16
+func TestNodeBooted(t *testing.T) {
+	now := time.Date(2026, 4, 15, 12, 0, 0, 0, time.UTC)
+	becomes := map[InstanceState]InstanceState{
+		StateStopped: StateStarting, StateError: StateStarting, StateRunning: StateStarting, StateStarting: StateStarting,
+		StateRebooting: StateStarting, StateCreating: StateCreating,
+	}
+	for _, state := range states {
+		for _, asks := range []bool{true, false} {
+			i := Instance{State: state, Goal: GoalRunning, NodeID: "n", Epoch: 7, Spec: InstanceSpec{StartOnNodeBoot: asks}}
+			did, want := i.NodeBooted(now), becomes[state]
+			if did != (asks && want != "") || did && (i.State != want || i.Epoch != 8 || i.Goal != GoalRunning) || !did && (i.State != state || i.Epoch != 7) {
+				t.Errorf("%s, asks for it %v: %v, %s in epoch %d", state, asks, did, i.State, i.Epoch)
+			}
+		}
+	}
+}
+
 // A node that was away has its time anew from when it is heard of again.
 // contract: U-21
 func TestExpireAfterSilence(t *testing.T) {

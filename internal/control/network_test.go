@@ -218,6 +218,53 @@ func TestStartOnNodeBoot(t *testing.T) {
 	}
 }
 
+// Its boot may be heard of before what has become of its VMs, and before what they did
+// in the boot before.
+// contract: U-16 // lesson 9
+func TestStartOnNodeBootIsNotLost(t *testing.T) {
+	for name, report := range map[string]func(in *api.SyncRequest, id string){
+		"nothing said yet": func(in *api.SyncRequest, id string) {
+			in.Instances = []api.ObservedInstance{{ID: id, Phase: string(compute.PhaseUnknown)}}
+		},
+		"the hypervisor is not up yet": func(in *api.SyncRequest, _ string) { in.Unknown = true },
+	} {
+		for _, state := range []string{"running", "starting"} {
+			t.Run(name+", "+state, func(t *testing.T) {
+				s := apptest.Start(t, apptest.Options{})
+				n := s.Node("n1")
+				sync := func(in api.SyncRequest) {
+					t.Helper()
+					n.Do("POST", api.NodePath("n1", "sync"), in).Want(http.StatusOK)
+				}
+				i := n.Launch("default", api.CreateInstance{StartOnNodeBoot: true})
+				d, _ := n.Desired(i.ID)
+				if state == "starting" { // it ran again, and the node had no chance to say so
+					do(s, "stop", i.ID, nil).Want(202)
+					n.Drive("default", i.ID, compute.StateStopped)
+					do(s, "start", i.ID, nil).Want(202)
+					n.Sync(0)
+					d, _ = n.Desired(i.ID)
+				}
+				before := api.ObservedInstance{ID: i.ID, Epoch: d.Epoch, Phase: string(compute.PhasePreparing)}
+				if state == "running" {
+					before.Phase = state
+				}
+				sync(api.SyncRequest{BootID: "boot-1", Instances: []api.ObservedInstance{before}})
+				in := api.SyncRequest{BootID: "boot-2"}
+				report(&in, i.ID)
+				sync(in)
+				in = api.SyncRequest{BootID: "boot-2", Instances: []api.ObservedInstance{{ID: i.ID, Epoch: d.Epoch, Phase: string(compute.PhaseStopped)}}}
+				sync(in)
+				sync(in)
+				if got := s.Operator.Instance("default", i.ID); got.State != "starting" {
+					t.Errorf("%s (%s), want starting", got.State, got.StateMessage)
+				}
+				n.Drive("default", i.ID, compute.StateRunning)
+			})
+		}
+	}
+}
+
 // contract: U-17
 func TestForceStopping(t *testing.T) {
 	s := apptest.Start(t, apptest.Options{})

@@ -20,7 +20,9 @@ func (c *Control) observe(ctx context.Context, nodeID string, in *api.SyncReques
 	c.obs.setFindings(nodeID, in.Findings)
 	c.obs.hear(nodeID, now)
 	if in.Unknown {
-		return nil // nothing is concluded from a report that says nothing (lesson 9)
+		// Nothing is concluded from a report that says nothing (lesson 9), but that the
+		// machine has booted.
+		in = &api.SyncRequest{BootID: in.BootID, Unknown: true}
 	}
 	fresh, booted := c.obs.fresh(nodeID, in, now)
 	if len(fresh) == 0 && !booted && len(in.GoneVolumes) == 0 && len(in.FailedUploads) == 0 {
@@ -145,7 +147,8 @@ func volumeGone(tx *store.Tx, nodeID, id string) error {
 }
 
 // nodeBooted draws what follows from a node's boot: VMs that asked for it are
-// started again. The very first sync of a node is no boot that anybody saw.
+// started again, whatever is reported of them by now. The very first sync of a node is
+// no boot that anybody saw.
 func (c *Control) nodeBooted(tx *store.Tx, nodeID, bootID string) (changed bool, err error) {
 	last, err := tx.SyncedBoot(nodeID)
 	if err != nil {
@@ -161,16 +164,16 @@ func (c *Control) nodeBooted(tx *store.Tx, nodeID, bootID string) (changed bool,
 		}
 		for n := range rows {
 			i := &rows[n]
-			if !i.Spec.StartOnNodeBoot || compute.Judge(i.State, compute.VerbStart) != compute.Accept {
+			if !i.Spec.StartOnNodeBoot {
 				continue
 			}
-			if stays, err := held(tx, i); err != nil || stays {
-				if err != nil {
-					return false, err
-				}
+			stays, err := held(tx, i)
+			if err != nil {
+				return false, err
+			}
+			if stays || !i.NodeBooted(tx.Now) {
 				continue
 			}
-			i.Start(tx.Now)
 			if err := c.save(tx, i, "system", "node-boot", "started again, as its node booted"); err != nil {
 				return false, err
 			}
@@ -276,7 +279,9 @@ func (o *observations) fresh(nodeID string, in *api.SyncRequest, now time.Time) 
 			out = append(out, i)
 		}
 	}
-	maps.DeleteFunc(n.last, func(id string, _ observed) bool { return !seen[id] })
+	if !in.Unknown {
+		maps.DeleteFunc(n.last, func(id string, _ observed) bool { return !seen[id] })
+	}
 	return out, in.BootID != "" && in.BootID != n.boot
 }
 
@@ -284,7 +289,7 @@ func (o *observations) applied(nodeID string, in *api.SyncRequest, fresh []api.O
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	n := o.node(nodeID)
-	n.boot, n.known = in.BootID, true
+	n.boot, n.known = in.BootID, n.known || !in.Unknown
 	for _, i := range fresh {
 		n.last[i.ID] = observed{i, now}
 	}
