@@ -34,7 +34,8 @@ const DefaultURL = "http://127.0.0.1:9418"
 
 // NewClient makes a client of the server at base with a bearer token. A token
 // that carries the fingerprint of the server's own CA (see SplitToken) makes the
-// client trust exactly that CA and nothing else.
+// client trust exactly that CA and nothing else. One that is only a dot and that
+// fingerprint does no more than that: it is not sent.
 func NewClient(base, token, userAgent string) (*Client, error) {
 	u, err := url.Parse(base)
 	if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
@@ -128,7 +129,7 @@ func (c *Client) Do(ctx context.Context, method, path string, in, out any, opts 
 	if contentType != "" {
 		req.Header.Set("Content-Type", contentType)
 	}
-	if c.token != "" {
+	if secret, _ := SplitToken(c.token); secret != "" {
 		req.Header.Set("Authorization", "Bearer "+c.token)
 	}
 	req.Header.Set("User-Agent", c.agent)

@@ -40,6 +40,7 @@ type agentOptions struct {
 	interval            time.Duration
 	log                 logOptions
 	tokenFile           string
+	joinTokenFile       string
 	changed             func(flag string) bool
 }
 
@@ -49,7 +50,8 @@ func (a *app) agentFlags(c *cobra.Command) {
 	o := agentOptions{changed: func(flag string) bool { return c.Flags().Changed(flag) }}
 	f := c.Flags()
 	f.StringVar(&o.server, "server", api.DefaultURL, "the server's address")
-	f.StringVar(&o.id, "id", "", "id of this node: 1-63 of A-Z a-z 0-9 . _ - (required)")
+	f.StringVar(&o.id, "id", "", "id of this node: 1-63 of A-Z a-z 0-9 . _ - (the hostname when it joins, then always that; required with --token-file)")
+	f.StringVar(&o.joinTokenFile, "join-token-file", "", "file that holds a join token, needed once (or give the token itself as OUTCROP_JOIN_TOKEN)")
 	f.StringVar(&o.data, "data", "", "folder for images and instances (required)")
 	f.StringVar(&o.libvirt, "libvirt", "qemu:///system", "libvirt to drive")
 	f.StringVar(&o.hypervisor, "hypervisor", "libvirt", "libvirt, or fake for tests of load")
@@ -70,10 +72,19 @@ func (a *app) agentFlags(c *cobra.Command) {
 		if cmd.Flags().NFlag() == 0 {
 			return help(cmd, args)
 		}
-		if err := need(cmd, "id", "data", "token-file"); err != nil {
+		if err := need(cmd, "data"); err != nil {
 			return err
 		}
-		o.tokenFile = a.flags.tokenFile
+		if o.tokenFile = a.flags.tokenFile; o.tokenFile != "" {
+			if err := need(cmd, "id"); err != nil {
+				return err
+			}
+		} else if !o.changed("server") {
+			o.server = "" // that of the join
+		}
+		if !o.changed("role") {
+			o.role = "" // what the join token says
+		}
 		return a.runAgent(cmd.Context(), o)
 	}
 }
@@ -89,7 +100,7 @@ func (a *app) runAgent(ctx context.Context, o agentOptions) error {
 	}
 	defer h.Close()
 	cfg := nodeagent.Config{
-		ServerURL: o.server, TokenFile: o.tokenFile, ID: o.id, DataDir: o.data, Hypervisor: h, Role: compute.Role(o.role),
+		ServerURL: o.server, TokenFile: o.tokenFile, JoinTokenFile: o.joinTokenFile, JoinToken: a.getenv("OUTCROP_JOIN_TOKEN"), ID: o.id, DataDir: o.data, Hypervisor: h, Role: compute.Role(o.role),
 		Region: o.region, Zone: o.zone, VCPURatio: &o.vcpuRatio, MemoryRatio: &o.memRatio, Interval: o.interval,
 		Version: buildVersion().Version, Log: log, GuestAgent: cmp.Or(o.guestAgent, guestAgentBeside()),
 	}

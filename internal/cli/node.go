@@ -76,10 +76,13 @@ func newNode(a *app) *cobra.Command {
 and drives libvirt; the commands below are an operator's.
 
 With flags and no command it runs the agent of this machine until SIGTERM.
-Instances go on running without it. Its token is made with:
-outcrop token create --role node --node ID`,
+Instances go on running without it. The first time it joins with a join token
+(--join-token-file or OUTCROP_JOIN_TOKEN), by a key that it makes and keeps in
+--data; from then on --data alone is enough. With --token-file it uses a token
+made with: outcrop token create --role node --node ID`,
 		`  outcrop node list
-  outcrop node --server https://cloud:9418 --token-file node.token --id rack1-07 --data /var/lib/outcrop-node`, []string{"nodes"},
+  outcrop node join-token --id rack1-07
+  outcrop node --server https://cloud:9418 --join-token-file join.token --id rack1-07 --data /var/lib/outcrop-node`, []string{"nodes"},
 		nodes.listCommand(a, text{"List the nodes",
 			`Lists the nodes. VCPUS and MEMORY show what instances hold, of what can be held
 in all; FREE UNITS what is free of the countables that a node reports. SEEN is how
@@ -93,6 +96,7 @@ long ago the node last reported.`,
 it. Its tokens end with it, so its agent cannot bring it back.`,
 			"  outcrop node delete rack1-07"}),
 	)
+	c.AddCommand(nodeJoinCommands(a)...)
 	a.agentFlags(c)
 	return c
 }

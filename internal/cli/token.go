@@ -52,7 +52,8 @@ var localTokenCreate = createLocalToken
 func newToken(a *app) *cobra.Command {
 	return group("token", "Create, list and revoke tokens",
 		`A token says who calls. Roles: operator (everything), node (the agent of one node),
-project (a member of one project).`,
+project (a member of one project), join (a machine that may become a node; made by
+outcrop node join-token).`,
 		"  outcrop token create --role project --project shop --expires 30d\n  outcrop token list", []string{"tokens"},
 		newTokenCreate(a),
 		tokens.listCommand(a, text{"List the tokens", "Lists the tokens, never their secrets. USED is how long ago one was last shown to the server.",
@@ -109,6 +110,9 @@ token, for the day when the operator's is lost.`,
 func roleNames() []string {
 	var names []string
 	for _, r := range iam.Roles {
+		if r == iam.Join { // those have a command of their own: outcrop node join-token
+			continue
+		}
 		names = append(names, string(r))
 	}
 	return names

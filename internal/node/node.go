@@ -33,13 +33,19 @@ import (
 type Config struct {
 	ServerURL  string
 	TokenFile  string // read again before each request, so that a renewed token is taken
-	ID         string // of the node (contract N-02)
+	ID         string // of the node (contract N-02); may be empty where it has joined
 	DataDir    string // images and instances; one agent at a time holds it
 	Hypervisor hypervisor.Hypervisor
 
-	Role   compute.Role // empty means hypervisor
+	// Without a TokenFile the machine joins by a key of its own, with the join token
+	// in the file or as it is given here, and needs none once it has joined. An empty
+	// ServerURL is then that of the join.
+	JoinTokenFile string
+	JoinToken     string
+
+	Role   compute.Role // empty: what the join token says, or hypervisor
 	Region string       // empty: the server's default
-	Zone   string       // empty: the server's default
+	Zone   string       // empty: what the join token says, or the server's default
 
 	// What the node keeps for itself and how far it may be overcommitted; nil
 	// means half of the computed reservation, 4 and 1 (contract N-09).
@@ -66,17 +72,17 @@ type Config struct {
 
 func (c *Config) check() error {
 	switch {
-	case !compute.ValidNodeID(c.ID):
-		return fmt.Errorf("node id %q: want 1 to 63 of A-Z a-z 0-9 . _ -, the first alphanumeric", c.ID)
+	case !compute.ValidNodeID(c.ID) && (c.ID != "" || c.TokenFile != ""):
+		return errBadNodeID(c.ID)
 	case c.Hypervisor == nil:
 		return errors.New("the agent needs a hypervisor")
 	case c.DataDir == "":
 		return errors.New("the agent needs a directory for images and instances; name it with --data")
 	}
-	if c.Role == "" {
+	if c.Role == "" && c.TokenFile != "" {
 		c.Role = compute.RoleHypervisor
 	}
-	if !slices.Contains(compute.Roles, c.Role) {
+	if c.Role != "" && !slices.Contains(compute.Roles, c.Role) {
 		return fmt.Errorf("node role %q: want one of %v", c.Role, compute.Roles)
 	}
 	if c.Log == nil {
@@ -85,12 +91,19 @@ func (c *Config) check() error {
 	return nil
 }
 
+func errBadNodeID(id string) error {
+	return fmt.Errorf("node id %q: want 1 to 63 of A-Z a-z 0-9 . _ -, the first alphanumeric", id)
+}
+
 // Run drives the node until ctx ends; VMs go on running then. It returns early
 // only for what a person has to put right: a bad setting, a token that cannot be
 // read, a data directory that another agent holds.
 func Run(ctx context.Context, cfg Config) error {
 	if err := cfg.check(); err != nil {
 		return err
+	}
+	if cfg.TokenFile == "" {
+		return runMember(ctx, cfg)
 	}
 	up := &uplink{tokenFile: cfg.TokenFile, dial: func(token string) (caller, error) {
 		return api.NewClient(cfg.ServerURL, token, "outcrop-node/"+cfg.Version)
@@ -110,6 +123,7 @@ type agent struct {
 	dir    layout
 	lock   io.Closer
 	up     *uplink
+	member *membership // nil: the node's token is somebody else's to renew
 	images *imageCache
 	boots  *gate
 	facts  *facts
@@ -147,6 +161,11 @@ func newAgent(cfg Config, up *uplink) (*agent, error) {
 	if err != nil {
 		return nil, err
 	}
+	return makeAgent(cfg, up, dir, lock)
+}
+
+// makeAgent makes an agent that owns the lock of its folder.
+func makeAgent(cfg Config, up *uplink, dir layout, lock io.Closer) (*agent, error) {
 	dir.warnUnreachable(cfg.Log)
 	a := &agent{
 		cfg: cfg, log: cfg.Log, dir: dir, lock: lock, up: up,
@@ -244,6 +263,7 @@ func (a *agent) run(ctx context.Context) {
 		a.probe,
 		a.sendReports,
 		a.uploadImages,
+		a.renewals,
 	} {
 		a.running.Go(func() { loop(ctx) })
 	}

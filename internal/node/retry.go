@@ -44,10 +44,12 @@ type pace struct {
 	what  string
 	delay backoff
 	said  string
+	// advice says what a person has to do; empty for what time may cure.
+	advice func(error) string
 }
 
 func newPace(log *slog.Logger, what string) *pace {
-	return &pace{log: log, what: what, delay: backoff{first: retryFirst, most: retryMost}}
+	return &pace{log: log, what: what, delay: backoff{first: retryFirst, most: retryMost}, advice: adviceFor}
 }
 
 func (p *pace) worked() {
@@ -60,7 +62,7 @@ func (p *pace) worked() {
 
 // failed returns how long to wait after err.
 func (p *pace) failed(err error) time.Duration {
-	advice := adviceFor(err)
+	advice := p.advice(err)
 	if text := err.Error(); text != p.said {
 		p.said = text
 		attrs := []any{"error", text}
@@ -89,9 +91,9 @@ func (p *pace) failed(err error) time.Duration {
 func adviceFor(err error) string {
 	switch {
 	case fault.HasCode(err, fault.NodeIDConflict):
-		return "another machine reports as this node: give this one another --id, or delete the node at the server to admit this machine in its place"
+		return "another machine reports as this node: give this one an --id and a --data of its own; where it takes the other's place, an operator runs outcrop node readmit ID and gives it the join token"
 	case fault.Is(err, fault.Unauthenticated):
-		return "make a token with outcrop token create --role node --node ID and write it to the token file; it is taken from there without a restart"
+		return "a node that has joined renews its credential by itself; for another, make a token with outcrop token create --role node --node ID and write it to the token file; it is taken from there without a restart"
 	case fault.Is(err, fault.Forbidden):
 		return "the token is bound to another node, role or zone: give the agent the matching --id, --role and --zone, or another token"
 	case fault.Is(err, fault.Invalid):

@@ -95,8 +95,8 @@ func hopeless(err error) bool {
 // is started next goes through.
 func CrashAt(at, file string) (func(instance, step string, before bool), error) {
 	when, name, ok := strings.Cut(at, ":")
-	if !ok || when != "before" && when != "after" || !slices.Contains(Steps, name) {
-		return nil, fmt.Errorf("crash point %q: want before:STEP or after:STEP, where STEP is one of %v", at, Steps)
+	if !ok || when != "before" && when != "after" || !slices.Contains(Steps, name) && !slices.Contains(JoinSteps, name) {
+		return nil, fmt.Errorf("crash point %q: want before:STEP or after:STEP, where STEP is one of %v or %v", at, Steps, JoinSteps)
 	}
 	var fired atomic.Bool
 	return func(_, step string, before bool) {

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/outcrop-cloud/outcrop/internal/api"
+	"github.com/outcrop-cloud/outcrop/internal/fault"
 )
 
 // caller is api.Client, and what stands in for it in tests.
@@ -17,9 +18,12 @@ type caller interface {
 	Upgrade(ctx context.Context, method, path, protocol string) (io.ReadWriteCloser, error)
 }
 
-// uplink is the way to the server with the token as it stands in its file.
+// uplink is the way to the server with the token as it stands in its file, or as
+// source has it.
 type uplink struct {
 	tokenFile string
+	source    func() (string, error)
+	refused   chan struct{} // capacity 1: the server did not take the token; may be nil
 	dial      func(token string) (caller, error)
 
 	mu     sync.Mutex
@@ -33,7 +37,11 @@ func (u *uplink) Do(ctx context.Context, method, path string, in, out any, opts 
 	if err != nil {
 		return err
 	}
-	return server.Do(ctx, method, path, in, out, opts...)
+	err = server.Do(ctx, method, path, in, out, opts...)
+	if u.refused != nil && fault.Is(err, fault.Unauthenticated) {
+		nudge(u.refused)
+	}
+	return err
 }
 
 // Upgrade opens a connection of raw bytes; see api.Client.Upgrade.
@@ -66,6 +74,9 @@ func (u *uplink) connect() (caller, error) {
 }
 
 func (u *uplink) read() (string, error) {
+	if u.source != nil {
+		return u.source()
+	}
 	b, err := os.ReadFile(u.tokenFile)
 	if err != nil {
 		return "", fmt.Errorf("the node's token: %w; make one with outcrop token create --role node --node ID", err)
