@@ -37,7 +37,7 @@ func (c *Control) EnableAgent(ctx context.Context, who iam.Caller, project, id s
 			a.EnrolledAt, a.EnrollmentPending, a.InstallCode = tx.Now, false, nil
 		} else {
 			code = strings.ToLower(rand.Text())
-			mac := c.keys.mac(installCodeText(i.ID, code))
+			mac := c.keys.MAC(installCodeText(i.ID, code))
 			a.EnrollmentPending, a.InstallCode = true, mac[:]
 		}
 		return "enable-agent", tx.PutAgent(i.ID, &a)
@@ -149,7 +149,7 @@ func (c *Control) enrolled(tx *store.Tx, i *store.Instance, a *compute.Agent, co
 	if !a.EnrollmentPending {
 		return true
 	}
-	mac := c.keys.mac(installCodeText(i.ID, code))
+	mac := c.keys.MAC(installCodeText(i.ID, code))
 	if len(code) > 128 || !hmac.Equal(mac[:], a.InstallCode) {
 		return false
 	}

@@ -48,7 +48,6 @@ type Control struct {
 	now     func() time.Time
 	hub     *hub
 	keys    *tokenKeys
-	used    *lastUsed
 	cons    *consoles
 	obs     *observations
 	beats   *lastBeats
@@ -98,7 +97,7 @@ func New(o Options) (*Control, error) {
 	}
 	return &Control{
 		o: o, db: o.DB, log: o.Log, now: o.Now, hub: newHub(), keys: keys,
-		used: newLastUsed(), cons: newConsoles(), obs: newObservations(), beats: newLastBeats(), since: o.Now(), place: newNudge(), fleet: newFleet(), audits: newAuditLog(), lastTold: map[string]time.Time{},
+		cons: newConsoles(), obs: newObservations(), beats: newLastBeats(), since: o.Now(), place: newNudge(), fleet: newFleet(), audits: newAuditLog(), lastTold: map[string]time.Time{},
 		converge: newNudge(), drain: newNudge(), streams: newStreams(), name: rand.Text(), joins: newJoining(o.Now),
 	}, nil
 }

@@ -230,7 +230,7 @@ func (c *Control) answerJoin(tx *store.Tx, j *compute.NodeJoin) (api.Admission, 
 // mint gives a token its secret, which follows from the seed and the server's key.
 func (c *Control) mint(t *store.Token, seed []byte, now time.Time) (secret string) {
 	secret = c.keys.secret(seed)
-	mac := c.keys.mac(secret)
+	mac := c.keys.MAC(secret)
 	id := sha256.Sum256(mac[:])
 	t.MAC, t.TokenID, t.CreatedAt = mac[:], "tok-"+hex.EncodeToString(id[:6]), now
 	return secret

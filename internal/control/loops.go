@@ -183,7 +183,7 @@ func (c *Control) reachable(n *compute.Node, now time.Time) bool {
 }
 
 func (c *Control) writeLastUsed(ctx context.Context) error {
-	used := c.used.take()
+	used := c.keys.TakeUsed()
 	if len(used) == 0 {
 		return nil
 	}

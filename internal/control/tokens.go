@@ -2,109 +2,44 @@ package control
 
 import (
 	"context"
-	"crypto/hmac"
 	"crypto/rand"
-	"crypto/sha256"
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/outcrop-cloud/outcrop/internal/api"
+	"github.com/outcrop-cloud/outcrop/internal/bearer"
 	"github.com/outcrop-cloud/outcrop/internal/compute"
 	"github.com/outcrop-cloud/outcrop/internal/fault"
 	"github.com/outcrop-cloud/outcrop/internal/iam"
 	"github.com/outcrop-cloud/outcrop/internal/store"
 )
 
-// TokenKeyFile holds the key of the tokens' keyed hashes. It is a file of its
-// own: a copy of the database alone does not let anybody test guesses.
+// TokenKeyFile holds the key of the tokens' keyed hashes.
 const TokenKeyFile = "token.key"
 
 // tokenPrefix makes a token easy to find by secret scanners.
 const tokenPrefix = "oct_"
 
-// maxCachedTokens bounds the tokens in memory; when it is reached they are read anew.
-const maxCachedTokens = 1 << 17
-
-type cachedToken struct {
-	store.Token
-	generation int64
-}
-
-// tokenKeys turns secrets into keyed hashes and remembers what they stand for.
+// tokenKeys knows the tokens.
 type tokenKeys struct {
-	key []byte
+	*bearer.Keyring[*store.Token]
 	// caFingerprint goes into every new token where the server has its own CA.
 	caFingerprint string
-	macs          sync.Pool
-
-	mu    sync.RWMutex
-	cache map[[32]byte]*cachedToken
 }
 
 func loadTokenKeys(dir string) (*tokenKeys, error) {
-	file := filepath.Join(dir, TokenKeyFile)
-	b, err := os.ReadFile(file)
-	if errors.Is(err, os.ErrNotExist) {
-		b = make([]byte, 32)
-		_, _ = rand.Read(b)
-		err = writeNewFile(file, b)
-		if errors.Is(err, os.ErrExist) { // another process was first
-			b, err = os.ReadFile(file)
-		}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("the key of the tokens: %w", err)
-	}
-	if len(b) != 32 {
-		return nil, fmt.Errorf("%s has %d bytes, not 32: restore it from the backup (without it all tokens are void)", file, len(b))
-	}
-	k := &tokenKeys{key: b, cache: map[[32]byte]*cachedToken{}}
-	k.macs.New = func() any { return hmac.New(sha256.New, b) }
-	return k, nil
-}
-
-// writeNewFile makes a 0600 file in one step; it fails when the file is there.
-func writeNewFile(path string, b []byte) error {
-	tmp, err := os.CreateTemp(filepath.Dir(path), ".new-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp.Name())
-	if _, err = tmp.Write(b); err == nil {
-		err = tmp.Sync()
-	}
-	if cerr := tmp.Close(); err == nil {
-		err = cerr
-	}
-	if err != nil {
-		return err
-	}
-	return os.Link(tmp.Name(), path)
-}
-
-func (k *tokenKeys) mac(secret string) (out [32]byte) {
-	h := k.macs.Get().(interface {
-		Write([]byte) (int, error)
-		Sum([]byte) []byte
-		Reset()
-	})
-	h.Reset()
-	_, _ = h.Write([]byte(secret))
-	h.Sum(out[:0])
-	k.macs.Put(h)
-	return out
+	k, err := bearer.Open[*store.Token](filepath.Join(dir, TokenKeyFile), "tokens")
+	return &tokenKeys{Keyring: k}, err
 }
 
 // secret is what a new token is: 32 bytes that nobody can tell who has not the
 // seed and the key.
 func (k *tokenKeys) secret(seed []byte) string {
-	raw := k.mac("token from seed\x00" + string(seed)) // no token reads like this
+	raw := k.MAC("token from seed\x00" + string(seed)) // no token reads like this
 	return tokenPrefix + base64.RawURLEncoding.EncodeToString(raw[:])
 }
 
@@ -123,15 +58,13 @@ func (c *Control) Authenticate(ctx context.Context, token string) (iam.Caller, e
 	if len(secret) > 128 {
 		return iam.Caller{}, errBadToken()
 	}
-	mac := c.keys.mac(secret)
+	mac := c.keys.MAC(secret)
 	gen, err := c.db.AuthGeneration(ctx)
 	if err != nil {
 		return iam.Caller{}, err
 	}
-	c.keys.mu.RLock()
-	t := c.keys.cache[mac]
-	c.keys.mu.RUnlock()
-	if t == nil || t.generation != gen {
+	t, _, current := c.keys.Cached(mac, gen)
+	if !current {
 		if t, err = c.lookUp(ctx, mac, gen); err != nil {
 			return iam.Caller{}, err
 		}
@@ -140,13 +73,13 @@ func (c *Control) Authenticate(ctx context.Context, token string) (iam.Caller, e
 	if !t.ValidAt(now) {
 		return iam.Caller{}, errBadToken()
 	}
-	c.used.touch(t.TokenID, now)
+	c.keys.Used(t.TokenID, now)
 	return t.Caller, nil
 }
 
 // lookUp reads a token and remembers it under the generation that was read
 // before it, so that a change in between makes it be read again.
-func (c *Control) lookUp(ctx context.Context, mac [32]byte, gen int64) (*cachedToken, error) {
+func (c *Control) lookUp(ctx context.Context, mac bearer.MAC, gen int64) (*store.Token, error) {
 	token, err := c.db.TokenByMAC(ctx, mac[:])
 	if errors.Is(err, store.ErrNotFound) {
 		return nil, errBadToken() // not remembered: guesses must not fill memory
@@ -154,14 +87,8 @@ func (c *Control) lookUp(ctx context.Context, mac [32]byte, gen int64) (*cachedT
 	if err != nil {
 		return nil, err
 	}
-	t := &cachedToken{token, gen}
-	c.keys.mu.Lock()
-	if len(c.keys.cache) >= maxCachedTokens { // credentials come and go
-		clear(c.keys.cache)
-	}
-	c.keys.cache[mac] = t
-	c.keys.mu.Unlock()
-	return t, nil
+	c.keys.Remember(mac, gen, &token)
+	return &token, nil
 }
 
 // issued is a new token as the answer to its create is remembered: the secret
@@ -331,27 +258,4 @@ func optional(t time.Time) *time.Time {
 		return nil
 	}
 	return &t
-}
-
-// lastUsed gathers when tokens were used; a loop writes it once a minute, so
-// that a heartbeat does not cost a second write.
-type lastUsed struct {
-	mu sync.Mutex
-	at map[string]time.Time
-}
-
-func newLastUsed() *lastUsed { return &lastUsed{at: map[string]time.Time{}} }
-
-func (l *lastUsed) touch(id string, now time.Time) {
-	l.mu.Lock()
-	l.at[id] = now
-	l.mu.Unlock()
-}
-
-func (l *lastUsed) take() map[string]time.Time {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	out := l.at
-	l.at = make(map[string]time.Time, len(out))
-	return out
 }

@@ -126,7 +126,7 @@ func (g *Gateway) authenticate(ctx context.Context, r *Request) (who Caller, err
 	case appID != c.AppID && appID != "":
 		return who, g.failed(r.Source, otherApp)
 	}
-	g.used.touch(c.ID, now)
+	g.keys.Used(c.ID, now)
 	return Caller{appID: c.AppID, key: &c.Key, update: c.update}, nil
 }
 

@@ -14,8 +14,10 @@ import (
 	"context"
 	"crypto/rand"
 	"log/slog"
+	"path/filepath"
 	"time"
 
+	"github.com/outcrop-cloud/outcrop/internal/bearer"
 	"github.com/outcrop-cloud/outcrop/internal/fleet"
 	"github.com/outcrop-cloud/outcrop/internal/httpsig"
 	"github.com/outcrop-cloud/outcrop/internal/iam"
@@ -56,12 +58,11 @@ type Gateway struct {
 	db       *store.DB
 	log      *slog.Logger
 	now      func() time.Time
-	keys     *keyring
+	keys     *bearer.Keyring[*cachedKey]
 	policy   httpsig.Policy
 	rate     *limit.Limiter // by key
 	failures *limit.Limiter // by source
 	forged   *limit.Limiter // bad signatures, by source and key
-	used     *lastUsed
 }
 
 // New prepares a Gateway; Run starts its loops.
@@ -90,12 +91,12 @@ func New(o Options) (*Gateway, error) {
 	if o.KeepWork == 0 {
 		o.KeepWork = keepFor
 	}
-	keys, err := loadKeyring(o.Dir)
+	keys, err := bearer.Open[*cachedKey](filepath.Join(o.Dir, PepperFile), "API keys")
 	if err != nil {
 		return nil, err
 	}
 	return &Gateway{
-		o: o, db: o.DB, log: o.Log, now: o.Now, keys: keys, used: newLastUsed(),
+		o: o, db: o.DB, log: o.Log, now: o.Now, keys: keys,
 		policy: httpsig.Policy{Profile: httpsig.Runner, Skew: Skew, Now: o.Now},
 		rate:   limit.New(o.Rate, o.Now), failures: limit.New(o.Failures, o.Now), forged: limit.New(o.Failures, o.Now),
 	}, nil

@@ -33,7 +33,7 @@ func (g *Gateway) CreateKey(ctx context.Context, who Caller, body []byte, idempo
 	secret := g.secret(made.Salt)
 	k := fleet.Key{ID: fleet.NewID(), AppID: who.appID, Name: in.Name, Prefix: fleet.SecretStart(secret), Permissions: in.Permissions,
 		Runner: in.Runner, CreatedBy: who.id(), ExpiresAt: in.ExpiresAt}
-	mac := g.keys.mac("key:", secret)
+	mac := g.keys.MAC("key:" + secret)
 	err = g.write(ctx, &who, func(tx *store.Tx) error {
 		return once(tx, &who, "api-keys", idempotency, body, &made, func() error {
 			k.CreatedAt = tx.Now
@@ -50,7 +50,7 @@ func (g *Gateway) CreateKey(ctx context.Context, who Caller, body []byte, idempo
 // secret is a key's secret: 32 bytes that are as random as the salt to everybody
 // who lacks the pepper.
 func (g *Gateway) secret(salt [32]byte) string {
-	return fleet.SecretText(g.keys.mac("secret:", string(salt[:])))
+	return fleet.SecretText(g.keys.MAC("secret:" + string(salt[:])))
 }
 
 // ListKeys answers a page of the app's keys, oldest first, revoked ones too.

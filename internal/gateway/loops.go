@@ -99,7 +99,7 @@ func (g *Gateway) ForgetNonces(ctx context.Context) error {
 }
 
 func (g *Gateway) writeLastUsed(ctx context.Context) error {
-	used := g.used.take()
+	used := g.keys.TakeUsed()
 	part := make(map[string]time.Time, batch)
 	var err error
 	flush := func() {
