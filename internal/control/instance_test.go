@@ -379,6 +379,13 @@ func TestSilentNodeHasTimeAnew(t *testing.T) {
 		n.Drive("default", started, compute.StateStopped)
 		do(s, "stop", stopped, `{"force":true}`).Want(202)
 		do(s, "start", started, nil).Want(202)
+		// At first it is heard and hears nothing, so that it knows of no start and no stop.
+		for range 20 {
+			s.Clock.Advance(time.Minute)
+			n.Beat(apptest.Machine("n1"))
+			n.Do("POST", api.NodePath("n1", "sync"), api.SyncRequest{Revision: "1", Instances: []api.ObservedInstance{}}).Want(200)
+			expire(t, s)
+		}
 		for _, away := range []time.Duration{150 * time.Second, time.Hour} { // suspect, unreachable
 			s.Clock.Advance(away)
 			expire(t, s)

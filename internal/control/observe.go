@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -18,7 +19,7 @@ import (
 func (c *Control) observe(ctx context.Context, nodeID string, in *api.SyncRequest) error {
 	now := c.now()
 	c.obs.setFindings(nodeID, in.Findings)
-	c.obs.hear(nodeID, now)
+	c.obs.hear(nodeID, in.Revision, now)
 	if in.Unknown {
 		// Nothing is concluded from a report that says nothing (lesson 9), but that the
 		// machine has booted.
@@ -211,7 +212,9 @@ type observedNode struct {
 	last  map[string]observed
 	boot  string
 	found []api.Finding
-	// It has synced without a break since the first moment, and last at the second.
+	told  int64 // the latest revision that it was sent
+	// It has synced without a break since the first moment, and last at the second, each
+	// time with all that it was sent.
 	heardSince, heardAt time.Time
 }
 
@@ -235,24 +238,37 @@ func (o *observations) node(id string) *observedNode {
 // some tries. One that took longer was away.
 const silence = 2 * time.Minute
 
-// hear notes that a node syncs.
-func (o *observations) hear(nodeID string, now time.Time) {
+// hear notes that a node syncs. One that does not act on what it was sent may hear
+// nothing of us: then it says so in vain.
+func (o *observations) hear(nodeID, revision string, now time.Time) {
+	has, _ := strconv.ParseInt(revision, 10, 64) // 0 for none
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	n := o.node(nodeID)
-	if now.Sub(n.heardAt) > silence {
+	if has < n.told {
+		return
+	}
+	if now.Sub(n.heardAt) >= silence {
 		n.heardSince = now
 	}
 	n.heardAt = now
 }
 
-// heard is since when a node has synced with this server without a break; false
-// when it does not.
+// tell notes what a node is being sent.
+func (o *observations) tell(nodeID, revision string) {
+	sent, _ := strconv.ParseInt(revision, 10, 64)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.node(nodeID).told = sent
+}
+
+// heard is since when node and server have heard each other without a break; false
+// when they do not.
 func (o *observations) heard(nodeID string, now time.Time) (since time.Time, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	n := o.nodes[nodeID]
-	if n == nil || now.Sub(n.heardAt) > silence {
+	if n == nil || now.Sub(n.heardAt) >= silence {
 		return time.Time{}, false
 	}
 	return n.heardSince, true

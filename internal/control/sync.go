@@ -42,6 +42,9 @@ func (c *Control) Sync(ctx context.Context, who iam.Caller, nodeID string, in *a
 	for last := false; ; {
 		nudged := c.hub.wait(nodeID) // before looking, so that nothing slips through
 		out, news, err := c.desired(ctx, nodeID, in.Revision)
+		if out.Changed {
+			c.obs.tell(nodeID, out.Revision)
+		}
 		if err != nil || news || last {
 			return out, err
 		}
