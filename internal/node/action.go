@@ -40,6 +40,7 @@ const (
 	stop    action = "stop"    // ask the guest to go down, then pull the plug
 	remove  action = "remove"  // end it and remove all that it has on the node
 	forget  action = "forget"  // nothing is left and nobody asks
+	await   action = "await"   // the host goes down: start it after the boot; see departing
 )
 
 // actions is the table of (goal, sight); a test holds that no cell is missing.

@@ -62,6 +62,10 @@ type server struct {
 	uploaded map[string][]byte        // by upload/n
 	reports  []api.AgentReports
 	onImage  func(ctx context.Context) // before an image is sent
+
+	power    *api.DesiredPower
+	toWake   []api.DesiredWake
+	reserved *int64 // what the node is to keep for itself; nil: its own affair
 }
 
 func newServer() *server {
@@ -167,9 +171,12 @@ func (s *server) last(id string) api.ObservedInstance {
 	return api.ObservedInstance{}
 }
 
-func (s *server) lastSync() api.SyncRequest {
+func (s *server) lastSync() (none api.SyncRequest) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if len(s.syncs) == 0 {
+		return none
+	}
 	return s.syncs[len(s.syncs)-1]
 }
 
@@ -282,7 +289,11 @@ func (s *server) heartbeat(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.beat, s.beats = h, append(s.beats, time.Now())
-	_ = json.NewEncoder(w).Encode(api.Node{ID: "n1", State: "ready", HeartbeatIntervalSeconds: s.interval})
+	node := api.Node{ID: "n1", State: "ready", HeartbeatIntervalSeconds: s.interval}
+	if s.reserved != nil {
+		node.EnforceReservation, node.ReservedMemoryBytes = true, *s.reserved
+	}
+	_ = json.NewEncoder(w).Encode(node)
 }
 
 func (s *server) sync(w http.ResponseWriter, r *http.Request) {
@@ -300,6 +311,7 @@ func (s *server) sync(w http.ResponseWriter, r *http.Request) {
 		if resp.Revision != req.Revision {
 			resp.Changed, resp.Instances = true, s.desired(time.Now())
 			resp.Subnets, resp.Volumes, resp.Uploads = s.subnets(), s.kept, s.toMake
+			resp.Power, resp.Wakes = s.power, s.toWake
 		}
 		for _, id := range slices.Sorted(maps.Keys(s.streams)) {
 			resp.Streams = append(resp.Streams, s.streams[id])

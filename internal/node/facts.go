@@ -137,7 +137,7 @@ func (a *agent) heartbeat() (api.Heartbeat, error) {
 			Architecture: m.Architecture, SampledAt: &at,
 		},
 	}
-	if len(m.WakeOnLANMACs) > 0 {
+	if h.WakeOnLanMAC = a.cfg.WakeMAC; h.WakeOnLanMAC == "" && len(m.WakeOnLANMACs) > 0 {
 		h.WakeOnLanMAC = m.WakeOnLANMACs[0]
 	}
 	if hv != nil {

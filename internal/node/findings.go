@@ -22,6 +22,8 @@ const (
 	findingNetwork     = "NetworkTrouble"
 	findingVolumes     = "UnknownVolumes"
 	findingUpload      = "ImageNotMade"
+	findingNoSystemd   = "NoSystemd"
+	findingReservation = "ReservationNotEnforced"
 )
 
 // findings remembers since when each finding stands.
@@ -58,6 +60,7 @@ func (a *agent) find() map[string]string {
 	if why := a.uploads.why(); why != "" {
 		found[findingUpload] = why
 	}
+	a.hostTrouble(found)
 	if info, ok := a.facts.info(); ok {
 		if info.Acceleration != hypervisor.KVM {
 			found[findingNoKVM] = "guests run in software emulation, many times slower than with KVM; enable virtualisation in the firmware, or nested virtualisation where the node is a VM itself"

@@ -28,6 +28,7 @@ func (a *agent) heartbeats(ctx context.Context) {
 			next = pace.failed(err)
 		} else {
 			pace.worked()
+			a.keeper.set(&node)
 			next, early = jitter(a.interval(node)), a.facts.fresh
 			if first {
 				a.log.Info("the server knows the node", "node", node.ID, "state", node.State)

@@ -21,6 +21,8 @@ import (
 //	DIR/lock                      held by the one agent
 //	DIR/images/SHA256             images, each whole and checked; 0700
 //	DIR/known.json                what the server last said of networks and guests
+//	DIR/power.json                the last power action that was carried out
+//	DIR/reservation.json          what memory was kept for the host
 //	DIR/metadata.key, identity.pem
 //	DIR/uploads/                  images on their way to the server; 0700
 //	DIR/volumes/ID/base           data volumes: as root.qcow2 below, base only where
@@ -51,6 +53,8 @@ const (
 	fileUserData    = "user-data"
 	fileVolume      = "volume.qcow2"
 	fileKnown       = "known.json"
+	filePower       = "power.json"
+	fileReservation = "reservation.json"
 	fileTokenKey    = "metadata.key"
 	fileIdentityKey = "identity.pem"
 )

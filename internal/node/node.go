@@ -27,6 +27,7 @@ import (
 	"github.com/outcrop-cloud/outcrop/internal/metadata"
 	"github.com/outcrop-cloud/outcrop/internal/network"
 	"github.com/outcrop-cloud/outcrop/internal/node/detect"
+	"github.com/outcrop-cloud/outcrop/internal/node/host"
 )
 
 // Config is what an agent needs to know.
@@ -57,6 +58,11 @@ type Config struct {
 	// Network makes the node's network, with a metadata service that serve answers
 	// one subnet's listener with; nil: VMs have no network cards.
 	Network func(serve func(subnetID string, l net.Listener)) (network.Network, error)
+	// Host is the machine, for power actions and the memory reservation; nil: nothing
+	// is done to it.
+	Host host.Host
+	// WakeMAC is the network card that wakes the machine; empty: the likeliest one.
+	WakeMAC string
 	// GuestAgent is the program that guests install by the install command; empty:
 	// they cannot.
 	GuestAgent string
@@ -88,7 +94,10 @@ func (c *Config) check() error {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	return nil
+	if c.Host == nil {
+		c.Host = host.None{}
+	}
+	return c.checkWake()
 }
 
 func errBadNodeID(id string) error {
@@ -136,6 +145,9 @@ type agent struct {
 	storage *storage
 	uploads *uploads
 	streams *streams
+	power   *powers
+	wakes   *wakes
+	keeper  *keeper
 
 	detect     func() detect.Facts
 	makeVolume func(ctx context.Context, v volume) error
@@ -179,6 +191,9 @@ func makeAgent(cfg Config, up *uplink, dir layout, lock io.Closer) (*agent, erro
 		storage:    newStorage(dir),
 		uploads:    newUploads(),
 		streams:    newStreams(),
+		power:      newPowers(dir.file(filePower)),
+		wakes:      &wakes{send: host.Wake},
+		keeper:     newKeeper(dir.file(fileReservation)),
 		registered: make(chan struct{}),
 		news:       make(chan struct{}, 1),
 		relist:     make(chan struct{}, 1),
@@ -263,6 +278,8 @@ func (a *agent) run(ctx context.Context) {
 		a.probe,
 		a.sendReports,
 		a.uploadImages,
+		a.powerActions,
+		a.keepMemory,
 		a.renewals,
 	} {
 		a.running.Go(func() { loop(ctx) })
@@ -319,6 +336,12 @@ func (a *agent) forget(w *worker) bool {
 func (a *agent) apply(resp api.SyncResponse, received time.Time) {
 	a.storage.set(resp.Volumes)
 	a.uploads.set(resp.Uploads)
+	if a.power.set(resp.Power, a.facts.bootID(), received) {
+		defer a.stir() // guests may start again, or not
+	}
+	if a.wakes.set(resp.Wakes) {
+		a.changed()
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.wires != nil {

@@ -109,6 +109,8 @@ func (a *agent) syncRequest(revision string) api.SyncRequest {
 		Instances:   a.observed(),
 		Findings:    a.findings(time.Now()),
 		GoneVolumes: a.storage.gone(),
+		Power:       a.power.report(),
+		Wakes:       a.wakes.reports(),
 		WaitSeconds: int64(syncHold / time.Second),
 	}
 }

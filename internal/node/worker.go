@@ -32,6 +32,7 @@ type worker struct {
 	said      api.ObservedInstance
 	vm        hypervisor.VM // the hypervisor's last word; zero when not defined
 	sampled   time.Time     // when that was; zero: never
+	left      int64         // the power action for which the VM is down
 
 	// Of the goroutine alone.
 	failed *failure // the wanted epoch cannot be reached
@@ -145,7 +146,7 @@ func (w *worker) pass(ctx context.Context, o order) error {
 			s = g.sight(w.epoch(o, g))
 		}
 		w.blind = err != nil
-		act := actions[o.goal][s]
+		leaving, o, act := w.leave(o, actions[o.goal][s], s)
 		w.log.Debug("looked", "goal", o.goal, "epoch", o.desired.Epoch, "sees", s, "does", act)
 		switch act {
 		case hold:
@@ -153,8 +154,13 @@ func (w *worker) pass(ctx context.Context, o order) error {
 			return err
 		case rest:
 			w.report(o, api.ObservedInstance{Epoch: w.epoch(o, g), Phase: string(phaseAtRest(o.goal, s)), Message: w.why(s)})
+			w.down(leaving)
+			return nil
+		case await:
+			w.down(leaving)
 			return nil
 		case forget:
+			w.down(leaving)
 			if w.a.forget(w) {
 				w.a.changed()
 				return errForgotten
