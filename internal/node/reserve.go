@@ -127,4 +127,3 @@ func (a *agent) hostTrouble(found map[string]string) {
 		found[findingNoSystemd] = "the node cannot be shut down or rebooted from here: " + host.ErrNoSystemd.Error()
 	}
 }
-
