@@ -209,6 +209,13 @@ func (s *System) Secret(text string) {
 // Logged reports whether the text stands in what was logged.
 func (s *System) Logged(text string) bool { return s.log.has(text) }
 
+// Count is how often the text stands in what was logged.
+func (s *System) Count(text string) int {
+	s.log.mu.Lock()
+	defer s.log.mu.Unlock()
+	return strings.Count(s.log.text.String(), text)
+}
+
 // Image imports a small raw disk into the project and returns its id.
 func (s *System) Image(project string) string {
 	s.t.Helper()

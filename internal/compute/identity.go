@@ -40,7 +40,7 @@ type Claimant struct {
 
 // same reports whether c and d are one machine in one boot, whenever it was seen.
 func (c Claimant) same(d Claimant) bool {
-	return c.MachineID == d.MachineID && c.BootID == d.BootID && c.Key == d.Key
+	return c.MachineID == d.MachineID && c.BootID == d.BootID && (c.Key == d.Key || c.Key == "" || d.Key == "")
 }
 
 // Clash is that two machines claim one node id.
