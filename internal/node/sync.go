@@ -103,15 +103,16 @@ func (a *agent) sync(ctx context.Context, revision string, delay time.Duration) 
 // syncRequest is the complete report of the node.
 func (a *agent) syncRequest(revision string) api.SyncRequest {
 	return api.SyncRequest{
-		BootID:      a.facts.bootID(),
-		Revision:    revision,
-		Unknown:     a.view.unknown(),
-		Instances:   a.observed(),
-		Findings:    a.findings(time.Now()),
-		GoneVolumes: a.storage.gone(),
-		Power:       a.power.report(),
-		Wakes:       a.wakes.reports(),
-		WaitSeconds: int64(syncHold / time.Second),
+		BootID:        a.facts.bootID(),
+		Revision:      revision,
+		Unknown:       a.view.unknown(),
+		Instances:     a.observed(),
+		Findings:      a.findings(time.Now()),
+		GoneVolumes:   a.storage.gone(),
+		FailedUploads: a.uploads.failures(),
+		Power:         a.power.report(),
+		Wakes:         a.wakes.reports(),
+		WaitSeconds:   int64(syncHold / time.Second),
 	}
 }
 

@@ -7,9 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -27,23 +30,27 @@ type uploads struct {
 
 	mu      sync.Mutex
 	list    []api.ImageUpload
-	done    map[string]bool // by upload id: the server has all of it
-	trouble string          // why the one at work does not come about
+	done    map[string]bool   // by upload id: the server has all of it
+	failed  map[string]string // by upload id: why it cannot be made, whatever is tried
+	trouble string            // why the one at work does not come about
 }
 
 func newUploads() *uploads {
-	return &uploads{poke: make(chan struct{}, 1), done: map[string]bool{}}
+	return &uploads{poke: make(chan struct{}, 1), done: map[string]bool{}, failed: map[string]string{}}
 }
 
 // set is the server's newest word.
 func (u *uploads) set(list []api.ImageUpload) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	done := map[string]bool{}
+	done, failed := map[string]bool{}, map[string]string{}
 	for _, up := range list {
 		done[up.ID] = u.done[up.ID]
+		if why, ok := u.failed[up.ID]; ok {
+			failed[up.ID] = why
+		}
 	}
-	u.list, u.done = list, done
+	u.list, u.done, u.failed = list, done, failed
 	nudge(u.poke)
 }
 
@@ -52,7 +59,7 @@ func (u *uploads) next(skip map[string]bool) (api.ImageUpload, bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for _, up := range u.list {
-		if !u.done[up.ID] && !skip[up.ID] {
+		if !u.done[up.ID] && !skip[up.ID] && u.failed[up.ID] == "" {
 			return up, true
 		}
 	}
@@ -63,6 +70,22 @@ func (u *uploads) finish(id string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.done[id] = true
+}
+
+func (u *uploads) fail(id, why string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.failed[id] = why
+}
+
+// failures are told to the server until it no longer asks.
+func (u *uploads) failures() (list []api.FailedUpload) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, id := range slices.Sorted(maps.Keys(u.failed)) {
+		list = append(list, api.FailedUpload{ID: id, Message: u.failed[id]})
+	}
+	return list
 }
 
 func (u *uploads) wanted(id string) bool {
@@ -132,6 +155,10 @@ func (a *agent) uploadRound(ctx context.Context) error {
 		case err == nil:
 			a.uploads.finish(up.ID)
 			a.log.Info("an image was made of an instance", "instance", up.InstanceID, "upload", up.ID)
+		case hopeless(err):
+			a.uploads.fail(up.ID, err.Error())
+			a.log.Error("an instance's volumes cannot be read", "instance", up.InstanceID, "upload", up.ID, "error", err)
+			a.changed()
 		case !errors.Is(err, errNotAtRest):
 			errs = append(errs, fmt.Errorf("image of %s: %w", up.InstanceID, err))
 		}
@@ -190,7 +217,15 @@ func (a *agent) source(instance, volumeID string) (v flattened, err error) {
 		return v, err
 	}
 	if vols.root.ID == volumeID {
-		return flattened{path: filepath.Join(w.dir, fileRoot), base: filepath.Join(w.dir, fileBase), format: vols.root.Image.Format}, nil
+		v = flattened{path: filepath.Join(w.dir, fileRoot), base: filepath.Join(w.dir, fileBase), format: vols.root.Image.Format}
+		if exists(v.path) {
+			return v, nil
+		}
+		m, err := readMark(w.dir)
+		if err == nil && m == (mark{}) {
+			v.unmade = &vols.root
+		}
+		return v, err
 	}
 	for _, d := range vols.data {
 		if d.ID != volumeID {
@@ -200,6 +235,9 @@ func (a *agent) source(instance, volumeID string) (v flattened, err error) {
 		v.path = filepath.Join(dir, fileVolume)
 		if d.Image != nil {
 			v.base, v.format = filepath.Join(dir, fileBase), d.Image.Format
+		}
+		if !exists(dir) {
+			v.unmade = &d
 		}
 		return v, nil
 	}
@@ -222,6 +260,13 @@ func (a *agent) uploadVolume(ctx context.Context, up api.ImageUpload, n int, src
 	}
 	tmp := filepath.Join(a.dir.uploads(), up.ID+"-"+strconv.Itoa(n))
 	defer os.Remove(tmp)
+	if src.unmade != nil {
+		dir := tmp + ".new"
+		defer os.RemoveAll(dir)
+		if src, err = a.makeAside(ctx, *src.unmade, dir); err != nil {
+			return err
+		}
+	}
 	if err := a.flatten(ctx, src, tmp); err != nil {
 		return err
 	}
@@ -266,7 +311,32 @@ type readerFunc func([]byte) (int, error)
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
 // flattened is a volume to be read together with what it stands on.
-type flattened struct{ path, base, format string }
+type flattened struct {
+	path, base, format string
+	// unmade, where set: the volume is not here yet, as its instance was never started
+	// on this node.
+	unmade *api.DesiredVolume
+}
+
+// makeAside makes a volume that is not here yet as a start would, in a directory of
+// its own, so that it does not meet a start.
+func (a *agent) makeAside(ctx context.Context, d api.DesiredVolume, dir string) (f flattened, err error) {
+	v, err := newVolume(d)
+	if err != nil {
+		return f, err
+	}
+	if err := makeDir(dir, 0o700); err != nil {
+		return f, err
+	}
+	v.path = filepath.Join(dir, fileVolume)
+	if d.Image != nil {
+		v.base = filepath.Join(dir, fileBase)
+		if err := a.images.link(ctx, *d.Image, v.base); err != nil {
+			return f, err
+		}
+	}
+	return flattened{path: v.path, base: v.base, format: v.format}, a.makeVolume(ctx, v)
+}
 
 // allocated is how many bytes the volume takes on the disk, image included.
 func (v flattened) allocated() (n int64) {
@@ -314,6 +384,9 @@ func flatten(ctx context.Context, v flattened, to string) error {
 // feature bit 2, at byte 72 (docs/interop/qcow2.txt of QEMU).
 func keepsItsData(path string) error {
 	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return hopelessf("volume %s is missing: put it back, or terminate the instance", path)
+	}
 	if err != nil {
 		return err
 	}
