@@ -45,9 +45,8 @@ func newMachine(t *testing.T, s *apptest.System, id string) *machine {
 // restart is an agent that starts anew: it has what is on its disk, and what runs runs on.
 func (m *machine) restart() { m.revision, m.told, m.sent = "", api.SyncResponse{}, map[string]bool{} }
 
-// sync reports all and takes what is to be.
-func (m *machine) sync() {
-	m.t.Helper()
+// report is all that the machine has.
+func (m *machine) report() api.SyncRequest {
 	in := api.SyncRequest{Revision: m.revision, Instances: []api.ObservedInstance{}}
 	for id, v := range m.vms {
 		in.Instances = append(in.Instances, api.ObservedInstance{ID: id, Epoch: v.epoch, Phase: string(v.phase)})
@@ -62,8 +61,14 @@ func (m *machine) sync() {
 			in.FailedUploads = append(in.FailedUploads, api.FailedUpload{ID: u.ID, Message: why})
 		}
 	}
+	return in
+}
+
+// sync reports all and takes what is to be.
+func (m *machine) sync() {
+	m.t.Helper()
 	var out api.SyncResponse
-	m.Do("POST", api.NodePath(m.ID, "sync"), in).Want(http.StatusOK).Decode(&out)
+	m.Do("POST", api.NodePath(m.ID, "sync"), m.report()).Want(http.StatusOK).Decode(&out)
 	if out.Changed {
 		m.revision, m.told = out.Revision, out
 		named := map[string]bool{}
@@ -125,22 +130,44 @@ func (m *machine) reach(v *vm, d api.DesiredInstance) {
 	}
 }
 
-// makeVolume makes a volume that is not here of its image, which it fetches.
+// makeVolume makes a volume that is not here.
 func (m *machine) makeVolume(id string, image *api.DesiredImage) {
 	m.t.Helper()
-	if _, here := m.files[id]; here {
-		return
+	if _, here := m.files[id]; !here {
+		m.files[id] = m.fetch(image)
 	}
+}
+
+// wouldBe is what a start would make a volume of.
+func (m *machine) wouldBe(instance, id string) string {
+	m.t.Helper()
+	for _, d := range m.told.Instances {
+		for _, v := range d.Volumes {
+			switch {
+			case d.ID != instance || v.ID != id:
+			case v.Root:
+				return m.fetch(&d.Image)
+			default:
+				return m.fetch(v.Image)
+			}
+		}
+	}
+	m.t.Fatalf("%s is to send %s, of which it knows nothing", m.ID, id)
+	return ""
+}
+
+// fetch is the content of a volume that is made of an image.
+func (m *machine) fetch(image *api.DesiredImage) string {
+	m.t.Helper()
 	if image == nil {
-		m.files[id] = "empty"
-		return
+		return "empty"
 	}
 	a := m.Do("GET", api.NodePath(m.ID, "images", image.SHA256), nil).Want(http.StatusOK)
 	sum := sha256.Sum256(a.Body)
 	if hex.EncodeToString(sum[:]) != image.SHA256 || int64(len(a.Body)) != image.SizeBytes {
 		m.t.Fatalf("%s got an image that is not what it was told", m.ID)
 	}
-	m.files[id] = contentOf(a.Body)
+	return contentOf(a.Body)
 }
 
 // upload sends the next volume that is wanted, if the VM is at rest.
@@ -157,8 +184,8 @@ func (m *machine) upload() (did bool) {
 				continue
 			}
 			content, here := m.files[id]
-			if !here {
-				content = "image" // as if it had just been made
+			if !here { // it was never started here
+				content = m.wouldBe(u.InstanceID, id)
 			}
 			a := m.Do("PUT", api.NodePath(m.ID, "uploads", u.ID, strconv.Itoa(n)), diskOf(content))
 			if a.Status != http.StatusNotFound { // given up meanwhile
