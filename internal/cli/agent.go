@@ -25,6 +25,7 @@ import (
 	"github.com/outcrop-cloud/outcrop/internal/hypervisor/libvirt"
 	"github.com/outcrop-cloud/outcrop/internal/network"
 	nodeagent "github.com/outcrop-cloud/outcrop/internal/node"
+	"github.com/outcrop-cloud/outcrop/internal/node/host"
 )
 
 // agentOptions are what `outcrop node` is told.
@@ -33,6 +34,7 @@ type agentOptions struct {
 	libvirt, hypervisor string
 	acceleration        string
 	network, guestAgent string
+	power, wakeMAC      string
 	role, region, zone  string
 	reserveVCPUs        int64
 	reserveMemory       string
@@ -58,6 +60,8 @@ func (a *app) agentFlags(c *cobra.Command) {
 	f.StringVar(&o.acceleration, "acceleration", "auto", "auto (a probe guest decides, which takes some seconds), kvm or tcg (software emulation)")
 	f.StringVar(&o.network, "network", "", networkHelp)
 	f.StringVar(&o.guestAgent, "guest-agent", "", "program that instances install as their agent (default outcrop-guest beside this one)")
+	f.StringVar(&o.power, "power", "systemd", powerHelp)
+	f.StringVar(&o.wakeMAC, "wake-mac", "", "address of the network card that wakes this machine (the likeliest one by default)")
 	f.StringVar(&o.role, "role", string(compute.RoleHypervisor), "hybrid, hypervisor, control-plane or storage")
 	f.StringVar(&o.region, "region", "", "region (the server's default when empty)")
 	f.StringVar(&o.zone, "zone", "", "availability zone (the server's default when empty)")
@@ -66,6 +70,7 @@ func (a *app) agentFlags(c *cobra.Command) {
 	f.Float64Var(&o.vcpuRatio, "vcpu-ratio", 4, "vCPU overcommit ratio")
 	f.Float64Var(&o.memRatio, "memory-ratio", 1, "memory overcommit ratio")
 	f.DurationVar(&o.interval, "interval", 0, "how often to report (the server's word when 0)")
+	completeWords(c, "power", "systemd", "record", "none")
 	o.log.addFlags(c)
 	help := c.RunE
 	c.RunE = func(cmd *cobra.Command, args []string) error {
@@ -102,10 +107,13 @@ func (a *app) runAgent(ctx context.Context, o agentOptions) error {
 	cfg := nodeagent.Config{
 		ServerURL: o.server, TokenFile: o.tokenFile, JoinTokenFile: o.joinTokenFile, JoinToken: a.getenv("OUTCROP_JOIN_TOKEN"), ID: o.id, DataDir: o.data, Hypervisor: h, Role: compute.Role(o.role),
 		Region: o.region, Zone: o.zone, VCPURatio: &o.vcpuRatio, MemoryRatio: &o.memRatio, Interval: o.interval,
-		Version: buildVersion().Version, Log: log, GuestAgent: cmp.Or(o.guestAgent, guestAgentBeside()),
+		Version: buildVersion().Version, Log: log, WakeMAC: o.wakeMAC, GuestAgent: cmp.Or(o.guestAgent, guestAgentBeside()),
 	}
 	if cfg.Network, err = o.openNetwork(log); err != nil {
 		return err
+	}
+	if cfg.Host, err = host.Open(o.power, filepath.Join(o.data, "host.log")); err != nil {
+		return usagef("--power: %s", err)
 	}
 	if at := a.getenv("OUTCROP_CRASH_AT"); at != "" { // tests of crashes; see node.CrashAt
 		once := cmp.Or(a.getenv("OUTCROP_CRASH_ONCE"), filepath.Join(o.data, "crashed"))
@@ -125,6 +133,8 @@ func (a *app) runAgent(ctx context.Context, o agentOptions) error {
 	}
 	return nodeagent.Run(ctx, cfg)
 }
+
+const powerHelp = "who powers this machine off and keeps its reservation: systemd (nobody, where it does not run), record (host.log in the data folder says what would have been done) or none"
 
 const networkHelp = "host (bridges and routers of the instances' subnets on this machine; the default as root) or none (instances have no network)"
 

@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"net/http"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -63,7 +62,7 @@ The root volume is kept.`,
 		"  outcrop instance stop web --wait\n  outcrop instance stop web --deadline 5m\n  outcrop instance stop web --force"},
 		[]string{"shutdown"}, func(ctx context.Context, id string) error {
 			if deadline != "" {
-				d, err := stopDeadline(deadline)
+				d, err := wholeSeconds("deadline", deadline)
 				if err != nil {
 					return err
 				}
@@ -76,21 +75,6 @@ The root volume is kept.`,
 	c.MarkFlagsMutuallyExclusive("force", "deadline")
 	l.wait.add(c, "stopped")
 	return c
-}
-
-// stopDeadline reads whole seconds; 0 is a deadline that is now.
-func stopDeadline(s string) (int64, error) {
-	if s == "0" || s == "0s" {
-		return 0, nil
-	}
-	d, err := parseDuration(s)
-	if err != nil {
-		return 0, usagef("--deadline: %s", err)
-	}
-	if d%time.Second != 0 {
-		return 0, usagef("--deadline: %s is no whole number of seconds", s)
-	}
-	return int64(d / time.Second), nil
 }
 
 func newInstanceReboot(a *app) *cobra.Command {

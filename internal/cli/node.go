@@ -47,6 +47,8 @@ var nodes = &noun[node]{
 		{"Architecture", func(n *node, _ time.Time) string { return n.Architecture }},
 		{"State", func(n *node, _ time.Time) string { return n.State }},
 		{"Liveness", func(n *node, now time.Time) string { return livenessText(&n.Liveness, now) }},
+		{"Power", powerText},
+		{"Power on", func(n *node, _ time.Time) string { return powerOnText(n) }},
 		{"Last seen", func(n *node, now time.Time) string { return moment(n.LastSeenAt, now) }},
 		{"vCPUs", func(n *node, _ time.Time) string {
 			return fmt.Sprintf("%d of %d committed (%d in all, %d reserved)", n.CommittedVCPUs, n.CommittableVCPUs,
@@ -97,6 +99,7 @@ it. Its tokens end with it, so its agent cannot bring it back.`,
 			"  outcrop node delete rack1-07"}),
 	)
 	c.AddCommand(nodeJoinCommands(a)...)
+	c.AddCommand(nodePowerCommands(a)...)
 	a.agentFlags(c)
 	return c
 }

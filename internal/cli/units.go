@@ -139,3 +139,18 @@ func parsePairs(flag string, words []string) (map[string]string, error) {
 	}
 	return pairs, nil
 }
+
+// wholeSeconds reads a duration that is a whole number of seconds, 0 as well.
+func wholeSeconds(flag, s string) (int64, error) {
+	if s == "0" || s == "0s" {
+		return 0, nil
+	}
+	d, err := parseDuration(s)
+	if err != nil {
+		return 0, usagef("--%s: %s", flag, err)
+	}
+	if d%time.Second != 0 {
+		return 0, usagef("--%s: %s is no whole number of seconds", flag, s)
+	}
+	return int64(d / time.Second), nil
+}

@@ -21,7 +21,7 @@ import (
 type upOptions struct {
 	data, listen        string
 	libvirt, hypervisor string
-	network             string
+	network, power      string
 	log                 logOptions
 }
 
@@ -45,6 +45,7 @@ qemu-utils) and a user who may use its socket, usually root.`,
 	f.StringVar(&o.libvirt, "libvirt", "qemu:///system", "libvirt to drive")
 	f.StringVar(&o.hypervisor, "hypervisor", "libvirt", "libvirt, or fake for a look around without VMs")
 	f.StringVar(&o.network, "network", "", networkHelp)
+	f.StringVar(&o.power, "power", "systemd", powerHelp)
 	o.log.addFlags(c)
 	c.Flags().Lookup("log-level").DefValue, o.log.level = "warn", "warn"
 	return c
@@ -115,7 +116,7 @@ Next, in another terminal:
 Ctrl-C ends it; instances go on running.
 `, url, id, o.hypervisor, o.data, context, note, id)
 	return a.runAgent(ctx, agentOptions{
-		server: url, id: id, data: filepath.Join(o.data, "node"), libvirt: o.libvirt, hypervisor: o.hypervisor, network: o.network,
+		server: url, id: id, data: filepath.Join(o.data, "node"), libvirt: o.libvirt, hypervisor: o.hypervisor, network: o.network, power: o.power,
 		role: string(compute.RoleHybrid), vcpuRatio: 4, memRatio: 1, tokenFile: tokenFile, log: o.log,
 		changed: func(string) bool { return false },
 	})

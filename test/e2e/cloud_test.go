@@ -148,7 +148,7 @@ func (c *cloud) startNode(crashAt ...string) {
 	}
 	c.node = startProcess(c.t, c.path("node.log"), env, c.lab.binary, "node", "--server", c.url, "--id", nodeID,
 		"--token-file", c.path("node.token"), "--data", c.path("node"), "--libvirt", c.daemon.URI,
-		"--acceleration", "tcg", "--network", "none", "--reserve-memory", "0", "--reserve-vcpus", "0", "--vcpu-ratio", "16",
+		"--acceleration", "tcg", "--power", "record", "--network", "none", "--reserve-memory", "0", "--reserve-vcpus", "0", "--vcpu-ratio", "16",
 		"--network", cmp.Or(c.network, "none"))
 }
 

@@ -76,7 +76,7 @@ func tlsBeyondLoopback(t *testing.T, l *lab) {
 	}
 	run("image", "import", "--name", "micro", l.micro)
 	agent := here.command(l.binary, "node", "--server", url, "--id", nodeID, "--token-file", c.path("node.token"),
-		"--data", c.path("node"), "--libvirt", l.daemon.URI, "--acceleration", "tcg", "--network", "none", "--reserve-memory", "0", "--network", "none")
+		"--data", c.path("node"), "--libvirt", l.daemon.URI, "--acceleration", "tcg", "--power", "record", "--reserve-memory", "0", "--network", "none")
 	c.node = startProcess(t, c.path("node.log"), nil, agent...)
 
 	release := l.boot(t)
