@@ -34,7 +34,10 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-type agentSettings struct{ URL, Dir, CrashAt string }
+type agentSettings struct {
+	URL, Dir, CrashAt string
+	Join              bool // by a join token, in place of a token
+}
 
 func (s agentSettings) path(name string) string { return filepath.Join(s.Dir, name) }
 
@@ -53,7 +56,11 @@ func agentMain(text string) error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	return Run(ctx, Config{ServerURL: s.URL, TokenFile: s.path("token"), ID: "n1", DataDir: s.path("data"), Hypervisor: hv, StepHook: hook})
+	cfg := Config{ServerURL: s.URL, TokenFile: s.path("token"), ID: "n1", DataDir: s.path("data"), Hypervisor: hv, StepHook: hook}
+	if s.Join {
+		cfg.TokenFile, cfg.JoinTokenFile, cfg.Log = "", s.path("join"), slog.New(slog.NewTextHandler(os.Stderr, nil))
+	}
+	return Run(ctx, cfg)
 }
 
 // agentProcess keeps an agent running: one that was killed is started again.
@@ -136,7 +143,7 @@ func TestKillNine(t *testing.T) {
 			s := newServer()
 			web := httptest.NewServer(s)
 			defer web.Close()
-			p := &agentProcess{t: t, s: agentSettings{web.URL, t.TempDir(), at}, stop: make(chan struct{}), done: make(chan struct{})}
+			p := &agentProcess{t: t, s: agentSettings{URL: web.URL, Dir: t.TempDir(), CrashAt: at}, stop: make(chan struct{}), done: make(chan struct{})}
 			if err := os.WriteFile(p.s.path("token"), []byte("secret"), 0o600); err != nil {
 				t.Fatal(err)
 			}
