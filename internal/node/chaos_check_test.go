@@ -25,12 +25,13 @@ import (
 type books struct {
 	instances map[string]store.Instance
 	nodes     map[string]compute.Node
+	left      map[string]bool // node and instance: it left, and the node may still have something of it
 }
 
 // read looks into the database while everything else stands still.
 func (c *chaos) read() (b books, err error) {
 	synctest.Wait()
-	b = books{map[string]store.Instance{}, map[string]compute.Node{}}
+	b = books{map[string]store.Instance{}, map[string]compute.Node{}, map[string]bool{}}
 	return b, c.server.db.Read(context.Background(), func(tx *store.Tx) error {
 		list, err := tx.Instances("default", store.Cursor{}, 100000)
 		for _, i := range list {
@@ -39,6 +40,11 @@ func (c *chaos) read() (b books, err error) {
 		nodes, nerr := tx.Nodes("", 100)
 		for _, n := range nodes {
 			b.nodes[n.ID] = n
+			left, lerr := tx.DeparturesOn(n.ID)
+			for _, d := range left {
+				b.left[n.ID+" "+d.ID] = true
+			}
+			err = errors.Join(err, lerr)
 		}
 		return errors.Join(err, nerr)
 	})
@@ -67,7 +73,7 @@ func (c *chaos) check() error {
 			if vm.BootID != "" {
 				runs[vm.ID] = box.id
 			}
-			if !known || i.State == compute.StateTerminated || i.NodeID != box.id {
+			if left := b.left[box.id+" "+vm.ID]; (!known || i.State == compute.StateTerminated || i.NodeID != box.id) && (vm.BootID != "" || !left) {
 				add(vm.ID, "%s has the VM %s (%s), which is %q on %q", box.id, vm.ID, vm.State, i.State, i.NodeID)
 			}
 		}
@@ -77,11 +83,17 @@ func (c *chaos) check() error {
 		if i.State == compute.StateError && i.Message == "" {
 			add(id, "%s is in error and does not say why", id)
 		}
-		if i.NodeID != "" && i.State != compute.StateTerminated {
-			u := used[i.NodeID]
-			u.VCPUs += i.Spec.Shape.VCPUs
-			u.MemoryBytes += i.Spec.Shape.MemoryBytes
-			used[i.NodeID] = u
+		on := []string{i.NodeID}
+		if i.Move != nil {
+			on = append(on, i.Move.To)
+		}
+		for _, node := range on {
+			if node != "" && i.State != compute.StateTerminated {
+				u := used[node]
+				u.VCPUs += i.Spec.Shape.VCPUs
+				u.MemoryBytes += i.Spec.Shape.MemoryBytes
+				used[node] = u
+			}
 		}
 	}
 	for id, n := range b.nodes {
@@ -94,7 +106,7 @@ func (c *chaos) check() error {
 	}
 	audit, err := c.server.ctl.GetAudit(context.Background(), iam.System)
 	for _, f := range audit.Findings {
-		if !slices.Contains([]string{"NotReported", "UnknownVM"}, f.Code) { // a report may be late
+		if !slices.Contains([]string{"NotReported", "UnknownVM", "VMElsewhere"}, f.Code) { // a report may be late
 			add(f.InstanceID, "audit: %s: %s (%s, %s)", f.Code, f.Message, f.InstanceID, f.NodeID)
 		}
 	}
@@ -148,11 +160,22 @@ func (c *chaos) settle() error {
 			return err
 		}
 	}
+	time.Sleep(time.Minute) // until all are heard of
+	for _, b := range c.boxes {
+		if err := c.tenant.Do(context.Background(), "POST", api.NodePath(b.id, "uncordon"), nil, nil); err != nil {
+			return err
+		}
+	}
 	time.Sleep(chaosRest)
 	if err := errors.Join(c.check(), c.settled()); err != nil {
 		return fmt.Errorf("at rest: %w", err)
 	}
+	c.became = map[string]int{}
 	for _, id := range c.ids {
+		events, _ := c.events(id)
+		for _, e := range events {
+			c.became[e.Event]++
+		}
 		err := c.tenant.Do(context.Background(), "DELETE", api.InstancePath("default", id), nil, nil)
 		if err != nil && !fault.Is(err, fault.NotFound) { // those that were terminated long ago are forgotten
 			return fmt.Errorf("terminate %s: %w", id, err)
@@ -180,7 +203,7 @@ func (c *chaos) settled() error {
 			wrong = append(wrong, fmt.Errorf(id+" "+format+"\n%s", append(args, c.story(id))...))
 		}
 		if !known {
-			if w.state != "terminated" && w.state != "" {
+			if w.state != "terminated" && !w.perhapsGone {
 				add("is gone, and %s was asked for", w.state)
 			}
 			continue
@@ -189,12 +212,18 @@ func (c *chaos) settled() error {
 			add("is still %s (%s)", i.State, i.Message)
 			continue
 		}
+		if w.perhapsGone && i.State == compute.StateTerminated {
+			continue
+		}
 		want := w.state
 		if w.desired != "" && w.state != "terminated" {
 			want = w.desired
 		}
 		if want != "" && want != "?" && string(i.State) != want {
 			add("is %s (%s), and %s was asked for", i.State, i.Message, want)
+		}
+		if lost := c.lost(i.NodeID, id, w.wrote); len(lost) > 0 {
+			add("has lost what its guest wrote: %q", lost)
 		}
 		vm, seeds := c.vm(i.NodeID, id)
 		switch i.State {
@@ -232,6 +261,26 @@ func (c *chaos) vm(node, id string) (hypervisor.State, *guests) {
 	return "", nil
 }
 
+// lost is what is not on the root volume of an instance any more.
+func (c *chaos) lost(node, id string, wrote []string) (lost []string) {
+	for _, b := range c.boxes {
+		if b.id != node || len(wrote) == 0 {
+			continue
+		}
+		dir := filepath.Join(b.vms.dir, "instances", id)
+		text, err := diskText(filepath.Join(dir, fileRoot), filepath.Join(dir, fileBase))
+		if errors.Is(err, os.ErrNotExist) { // it was moved while it was stopped, and is made with its next start
+			continue
+		}
+		for _, w := range wrote {
+			if !strings.Contains(string(text), w) {
+				lost = append(lost, w)
+			}
+		}
+	}
+	return lost
+}
+
 // empty says what is left although every instance is terminated.
 func (c *chaos) empty() error {
 	b, err := c.read()
@@ -261,6 +310,7 @@ func (c *chaos) empty() error {
 	return errors.Join(append(wrong, c.rows(map[string]string{
 		"allocations": "SELECT COUNT(*) FROM allocations", "volumes": "SELECT COUNT(*) FROM volumes",
 		"blobs": "SELECT COUNT(*) FROM blobs", "cards": "SELECT COUNT(*) FROM interfaces WHERE instance_id <> ''",
+		"departures":          "SELECT COUNT(*) FROM departures",
 		"addresses of nobody": "SELECT COUNT(*) FROM interfaces WHERE released_at = 0",
 	}))...)
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -83,7 +84,8 @@ type chaos struct {
 	began  time.Time
 	log    []string
 	counts map[string]int
-	ids    []string // of all instances that were ever made, in order
+	became map[string]int // events of the instances at the end, by name
+	ids    []string       // of all instances that were ever made, in order
 	wishes map[string]*wish
 	made   int
 	due    []due
@@ -95,6 +97,9 @@ type wish struct {
 	desired  string   // desiredState; "?" after a lost answer
 	onBoot   bool     // start it when its node has booted
 	userData []string // what it may have; more than one after a lost answer
+	// perhapsGone: a terminate got no answer.
+	perhapsGone bool
+	wrote       []string // by the guest, to its root volume
 }
 
 // deed is one thing that the driver does.
@@ -121,6 +126,15 @@ var chaosDeeds = []chaosDeed{
 	{"wish", 7, (*chaos).wish},
 	{"on-boot", 3, (*chaos).onBoot},
 	{"user-data", 8, (*chaos).putUserData},
+
+	{"write", 8, (*chaos).write},
+	{"migrate", 7, func(c *chaos) (string, error) { return c.verb("migrate", api.MigrateInstance{}, "") }},
+	{"cancel-migration", 2, func(c *chaos) (string, error) { return c.verb("migrate/cancel", nil, "") }},
+	{"cordon", 1, func(c *chaos) (string, error) { return c.maintain("cordon", nil) }},
+	{"uncordon", 4, func(c *chaos) (string, error) { return c.maintain("uncordon", nil) }},
+	{"drain", 2, func(c *chaos) (string, error) {
+		return c.maintain("drain", api.DrainNode{Strategy: []string{"migrate", "stop"}[c.rng.IntN(2)], DeadlineSeconds: 60 + c.rng.Int64N(3600)})
+	}},
 
 	{"kill-agent", 5, func(c *chaos) (string, error) { b := c.box(); b.stop(); return b.id, b.start() }},
 	{"lose-agent", 3, (*chaos).loseAgent},
@@ -248,7 +262,7 @@ func (c *chaos) tally() string {
 	for _, d := range chaosDeeds {
 		out = append(out, fmt.Sprintf("%s %d", d.name, c.counts[d.name]))
 	}
-	return strings.Join(out, ", ")
+	return strings.Join(out, ", ") + fmt.Sprint("; what became of it: ", c.became)
 }
 
 func (c *chaos) box() *box { return c.boxes[c.rng.IntN(len(c.boxes))] }
@@ -339,7 +353,8 @@ func (c *chaos) create() (string, error) {
 	return "gave up", errors.New("five creates without an answer")
 }
 
-// verb asks for something that leads to a state.
+// verb asks for something that leads to a state; to none, where the instance is to be
+// as it was when it is over.
 func (c *chaos) verb(name string, in any, leads string) (string, error) {
 	id := c.instance()
 	w := c.wishes[id]
@@ -349,6 +364,7 @@ func (c *chaos) verb(name string, in any, leads string) (string, error) {
 	before := c.asked(id, name)
 	said, ok, unknown, err := c.call("POST", api.InstancePath("default", id, name), in, nil)
 	switch {
+	case leads == "":
 	case ok && c.asked(id, name) == before: // it was so, or on its way, as far as the server knew
 		said = "done"
 	case ok && w.state != "terminated":
@@ -383,7 +399,7 @@ func (c *chaos) terminate() (string, error) {
 	if ok {
 		w.state = "terminated"
 	} else if unknown && w.state != "terminated" {
-		w.state = ""
+		w.state, w.perhapsGone = "", true
 	}
 	return id + " " + said, err
 }
@@ -442,6 +458,34 @@ func (c *chaos) putUserData() (string, error) {
 		w.userData = append(w.userData, text)
 	}
 	return id + " " + said, err
+}
+
+// maintain takes a node out of service, or back.
+func (c *chaos) maintain(verb string, in any) (string, error) {
+	b := c.box()
+	said, _, _, err := c.call("POST", api.NodePath(b.id, verb), in, nil)
+	return fmt.Sprint(b.id, " ", said), err
+}
+
+// write lets a guest write to its root volume.
+func (c *chaos) write() (string, error) {
+	b := c.box()
+	for _, vm := range b.list() {
+		w := c.wishes[vm.ID]
+		if vm.State != hypervisor.Running || w == nil || c.rng.IntN(2) == 0 {
+			continue
+		}
+		c.made++
+		text := fmt.Sprintf("\nwritten: %d;", c.made)
+		f, err := os.OpenFile(filepath.Join(b.vms.dir, "instances", vm.ID, fileRoot), os.O_APPEND|os.O_WRONLY, 0)
+		if err != nil {
+			return vm.ID, err
+		}
+		_, err = f.WriteString(text)
+		w.wrote = append(w.wrote, text)
+		return vm.ID + text, errors.Join(err, f.Close())
+	}
+	return "nobody", nil
 }
 
 func (c *chaos) loseAgent() (string, error) {

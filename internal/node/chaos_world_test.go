@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -151,6 +152,14 @@ func (b *box) start() error {
 	a.makeVolume = func(_ context.Context, v volume) error {
 		return writeFile(v.path, fmt.Appendf(nil, "%s on %s, %d bytes", v.format, filepath.Base(v.base), v.sizeBytes))
 	}
+	a.flatten = func(_ context.Context, v flattened, to string) error {
+		text, err := diskText(v.path, v.base)
+		if err != nil {
+			return err
+		}
+		disk := append(slices.Clone(emptyDisk), text...)
+		return writeFile(to, append(disk, make([]byte, (512-len(disk)%512)%512)...))
+	}
 	a.images.space = func() (int64, int64, error) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
@@ -170,6 +179,22 @@ func (b *box) start() error {
 		_ = a.close()
 	}()
 	return nil
+}
+
+// emptyDisk is what every disk begins with.
+var emptyDisk = bytes.Repeat([]byte{0xfa, 0x33, 0xc0, 0x8e}, 1024)
+
+// diskText is what guests wrote to a volume and to what it stands on.
+func diskText(path, base string) ([]byte, error) {
+	var below []byte
+	if base != "" {
+		var err error
+		if below, err = os.ReadFile(base); err != nil {
+			return nil, err
+		}
+	}
+	own, err := os.ReadFile(path)
+	return append(bytes.TrimRight(bytes.TrimPrefix(below, emptyDisk), "\x00"), own...), err
 }
 
 // alive reports whether an agent runs; one that is dying counts as none, and is
@@ -276,8 +301,7 @@ func newWorld(t testing.TB, dir string) (*world, error) {
 		return w, err
 	}
 	var m api.Image
-	disk := bytes.Repeat([]byte{0xfa, 0x33, 0xc0, 0x8e}, 1024)
-	if err := w.tenant.Do(t.Context(), "POST", api.ImagePath("default", "")+"?name=disk", bytes.NewReader(disk), &m); err != nil {
+	if err := w.tenant.Do(t.Context(), "POST", api.ImagePath("default", "")+"?name=disk", bytes.NewReader(emptyDisk), &m); err != nil {
 		return w, err
 	}
 	w.image = m.ID
