@@ -46,6 +46,8 @@ var instances = &noun[instance]{
 		{"Health", healthText},
 		{"Booted", bootText},
 		{"Node", func(i *instance, _ time.Time) string { return i.NodeID }},
+		{"Migrating", func(i *instance, _ time.Time) string { return migrationText(i) }},
+		{"In maintenance", func(i *instance, _ time.Time) string { return i.MaintenanceStrategy }},
 		{"Type", func(i *instance, _ time.Time) string { return i.InstanceType }},
 		{"vCPUs", func(i *instance, _ time.Time) string { return strconv.FormatInt(i.VCPUs, 10) }},
 		{"Memory", func(i *instance, _ time.Time) string { return formatSize(i.MemoryBytes) }},
@@ -76,7 +78,7 @@ boots it from an image, and gives it its user-data.`,
 		instances.getCommand(a, text{"Show one instance",
 			"Shows one instance by id or unique name. -o json prints it as the server sent it.",
 			"  outcrop instance get web\n  outcrop instance get i-4fZ81kQ2x -o yaml"}),
-		newInstanceStart(a), newInstanceStop(a), newInstanceReboot(a), newInstanceTerminate(a),
+		newInstanceStart(a), newInstanceStop(a), newInstanceReboot(a), newInstanceTerminate(a), newInstanceMigrate(a),
 		newInstanceUpdate(a), newInstanceConsole(a), newInstanceEvents(a), newUserData(a),
 		newAttachVolume(a), newDetachVolume(a), newCreateImage(a), newMetadataOptions(a),
 		newEnableAgent(a), newDisableAgent(a), newAgentStatus(a),
@@ -97,7 +99,7 @@ func instanceCommand(a *app, verb string, t text, aliases []string, run func(ctx
 }
 
 func newInstanceUpdate(a *app) *cobra.Command {
-	var name, desired string
+	var name, desired, strategy string
 	var onBoot bool
 	var tags, untag []string
 	var c *cobra.Command
@@ -120,6 +122,9 @@ there; --untag takes one away. Nothing of it restarts the guest.`,
 					patch["desiredState"] = nil
 				}
 			}
+			if c.Flags().Changed("maintenance-strategy") {
+				patch["maintenanceStrategy"] = strategy
+			}
 			if len(tags)+len(untag) > 0 {
 				all, err := a.newTags(ctx, id, tags, untag)
 				if err != nil {
@@ -128,7 +133,7 @@ there; --untag takes one away. Nothing of it restarts the guest.`,
 				patch["tags"] = all
 			}
 			if len(patch) == 0 {
-				return usagef("nothing to change; give --name, --tag, --untag, --desired-state or --start-on-node-boot")
+				return usagef("nothing to change; give --name, --tag, --untag, --desired-state, --maintenance-strategy or --start-on-node-boot")
 			}
 			var it item[instance]
 			if err := a.do(ctx, http.MethodPatch, instances.path(a, id), patch, &it); err != nil {
@@ -139,6 +144,8 @@ there; --untag takes one away. Nothing of it restarts the guest.`,
 	f := c.Flags()
 	f.StringVar(&name, "name", "", "new name")
 	f.StringVar(&desired, "desired-state", "", "running, stopped or none: what the platform is to keep it at")
+	f.StringVar(&strategy, "maintenance-strategy", "", "migrate, stop or recreate: what a drain of its node does with it")
+	completeWords(c, "maintenance-strategy", strategyWords...)
 	f.BoolVar(&onBoot, "start-on-node-boot", false, "start it again when its node boots")
 	f.StringArrayVar(&tags, "tag", nil, "tag to set, key=value (repeatable)")
 	f.StringArrayVar(&untag, "untag", nil, "tag to take away, by key (repeatable)")

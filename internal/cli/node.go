@@ -46,6 +46,7 @@ var nodes = &noun[node]{
 		{"Place", func(n *node, _ time.Time) string { return n.Region + " / " + n.AvailabilityZone }},
 		{"Architecture", func(n *node, _ time.Time) string { return n.Architecture }},
 		{"State", func(n *node, _ time.Time) string { return n.State }},
+		{"Maintenance", maintenanceText},
 		{"Liveness", func(n *node, now time.Time) string { return livenessText(&n.Liveness, now) }},
 		{"Power", powerText},
 		{"Power on", func(n *node, _ time.Time) string { return powerOnText(n) }},
@@ -100,6 +101,7 @@ it. Its tokens end with it, so its agent cannot bring it back.`,
 	)
 	c.AddCommand(nodeJoinCommands(a)...)
 	c.AddCommand(nodePowerCommands(a)...)
+	c.AddCommand(nodeMaintenanceCommands(a)...)
 	a.agentFlags(c)
 	return c
 }

@@ -33,6 +33,7 @@ type serverOptions struct {
 	data, listen, database string
 	region, zone           string
 	interval               time.Duration
+	drainParallel          int
 	tlsCert, tlsKey        string
 	tlsNames               []string
 	plain                  bool // plain HTTP beyond loopback
@@ -73,6 +74,7 @@ without gateway.key every API key.`,
 	f.StringVar(&o.region, "region", "local", "region of nodes that name none")
 	f.StringVar(&o.zone, "zone", "", "availability zone of nodes that name none (default REGION-a)")
 	f.DurationVar(&o.interval, "heartbeat-interval", time.Minute, "how often nodes report; three missed make one unreachable")
+	f.IntVar(&o.drainParallel, "drain-parallel", 2, "how many instances of a node a drain has on their way at a time")
 	f.StringVar(&o.tlsCert, "tls-cert", "", "certificate chain, PEM")
 	f.StringVar(&o.tlsKey, "tls-key", "", "its private key, PEM")
 	f.StringSliceVar(&o.tlsNames, "tls-name", nil, "further names or addresses for the self-made certificate")
@@ -121,7 +123,7 @@ func (a *app) runServer(ctx context.Context, o serverOptions, ready func(url str
 		return err
 	}
 	c, err := control.New(control.Options{
-		DB: db, Dir: o.data, Log: log, Region: o.region, Zone: o.zone, HeartbeatInterval: o.interval,
+		DB: db, Dir: o.data, Log: log, Region: o.region, Zone: o.zone, HeartbeatInterval: o.interval, DrainParallel: o.drainParallel,
 		SingleNode: o.single, FirstNode: o.first,
 	})
 	if err != nil {

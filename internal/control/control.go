@@ -79,7 +79,7 @@ func New(o Options) (*Control, error) {
 	if o.HeartbeatInterval == 0 {
 		o.HeartbeatInterval = 60 * time.Second
 	}
-	if o.DrainParallel == 0 {
+	if o.DrainParallel < 1 {
 		o.DrainParallel = 2
 	}
 	if o.Region == "" {
