@@ -15,6 +15,7 @@ import (
 	"github.com/outcrop-cloud/outcrop/internal/control"
 	"github.com/outcrop-cloud/outcrop/internal/iam"
 	"github.com/outcrop-cloud/outcrop/internal/node/detect"
+	"github.com/outcrop-cloud/outcrop/internal/server"
 )
 
 // upOptions are what `outcrop up` is told.
@@ -93,12 +94,16 @@ func (a *app) upAgent(ctx context.Context, o upOptions, url string, c *control.C
 			return err
 		}
 	}
-	operator, err := os.ReadFile(filepath.Join(o.data, "server", operatorTokenFile))
+	url = ownURL(url)
+	operator, err := pinned(filepath.Join(o.data, "server", operatorTokenFile), url, o.data)
 	if err != nil {
 		return err
 	}
+	if _, err := pinned(tokenFile, url, o.data); err != nil {
+		return err
+	}
 	context := ContextPath(a.getenv)
-	if err := WriteContext(context, Context{URL: url, Token: strings.TrimSpace(string(operator)), Project: compute.DefaultProject}); err != nil {
+	if err := WriteContext(context, Context{URL: url, Token: operator, Project: compute.DefaultProject}); err != nil {
 		return err
 	}
 	fmt.Fprintf(a.stdout, `Outcrop runs on this machine.
@@ -120,6 +125,35 @@ Ctrl-C ends it; instances go on running.
 		role: string(compute.RoleHybrid), vcpuRatio: 4, memRatio: 1, tokenFile: tokenFile, log: o.log,
 		changed: func(string) bool { return false },
 	})
+}
+
+// ownURL is the server's address as its own machine reaches it: one that listens
+// on all addresses has no certificate for that.
+func ownURL(url string) string {
+	for _, all := range []string{"://[::]:", "://0.0.0.0:"} {
+		url = strings.Replace(url, all, "://127.0.0.1:", 1)
+	}
+	return url
+}
+
+// pinned reads a token that may be from a time when the server spoke plain HTTP.
+// One that is to go over HTTPS gets the fingerprint of the server's own CA, in its
+// file as well.
+func pinned(file, url, data string) (string, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return "", err
+	}
+	token := strings.TrimSpace(string(b))
+	if !strings.HasPrefix(url, "https:") {
+		return token, nil
+	}
+	fingerprint, err := server.CAFingerprint(filepath.Join(data, "server"))
+	if secret, have := api.SplitToken(token); err == nil && fingerprint != "" && have == "" {
+		token = secret + "." + fingerprint
+		err = writeSecret(file, token)
+	}
+	return token, err
 }
 
 // nodeName is the machine's hostname where it can be a node id.
