@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -89,6 +88,13 @@ type chaos struct {
 	wishes map[string]*wish
 	made   int
 	due    []due
+	// troubles are the spans in which a node could not do what it was told.
+	troubles []trouble
+}
+
+type trouble struct {
+	node     string
+	from, to time.Time
 }
 
 // wish is what the tenant can expect of an instance.
@@ -130,8 +136,12 @@ var chaosDeeds = []chaosDeed{
 	{"write", 8, (*chaos).write},
 	{"migrate", 7, func(c *chaos) (string, error) { return c.verb("migrate", api.MigrateInstance{}, "") }},
 	{"cancel-migration", 2, func(c *chaos) (string, error) { return c.verb("migrate/cancel", nil, "") }},
+	{"attach", 4, (*chaos).attach},
+	{"detach", 3, (*chaos).detach},
+	{"delete-volume", 2, (*chaos).deleteVolume},
+	{"create-image", 4, (*chaos).createImage},
 	{"cordon", 1, func(c *chaos) (string, error) { return c.maintain("cordon", nil) }},
-	{"uncordon", 4, func(c *chaos) (string, error) { return c.maintain("uncordon", nil) }},
+	{"uncordon", 6, func(c *chaos) (string, error) { return c.maintain("uncordon", nil) }},
 	{"drain", 2, func(c *chaos) (string, error) {
 		return c.maintain("drain", api.DrainNode{Strategy: []string{"migrate", "stop"}[c.rng.IntN(2)], DeadlineSeconds: 60 + c.rng.Int64N(3600)})
 	}},
@@ -173,12 +183,14 @@ var chaosDeeds = []chaosDeed{
 	}},
 	{"hypervisor-down", 3, func(c *chaos) (string, error) {
 		b, d := c.box(), c.span(4*time.Minute)
+		c.troubles = append(c.troubles, trouble{b.id, time.Now(), time.Now().Add(d)})
 		b.vms.SetDown(true)
 		c.later(d, func() error { b.vms.SetDown(false); return nil })
 		return fmt.Sprint(b.id, " for ", d), nil
 	}},
 	{"disk-full", 2, func(c *chaos) (string, error) {
 		b, d := c.box(), c.span(4*time.Minute)
+		c.troubles = append(c.troubles, trouble{b.id, time.Now(), time.Now().Add(d)})
 		b.fill(true)
 		c.later(d, func() error { b.fill(false); return nil })
 		return fmt.Sprint(b.id, " for ", d), nil
@@ -465,27 +477,6 @@ func (c *chaos) maintain(verb string, in any) (string, error) {
 	b := c.box()
 	said, _, _, err := c.call("POST", api.NodePath(b.id, verb), in, nil)
 	return fmt.Sprint(b.id, " ", said), err
-}
-
-// write lets a guest write to its root volume.
-func (c *chaos) write() (string, error) {
-	b := c.box()
-	for _, vm := range b.list() {
-		w := c.wishes[vm.ID]
-		if vm.State != hypervisor.Running || w == nil || c.rng.IntN(2) == 0 {
-			continue
-		}
-		c.made++
-		text := fmt.Sprintf("\nwritten: %d;", c.made)
-		f, err := os.OpenFile(filepath.Join(b.vms.dir, "instances", vm.ID, fileRoot), os.O_APPEND|os.O_WRONLY, 0)
-		if err != nil {
-			return vm.ID, err
-		}
-		_, err = f.WriteString(text)
-		w.wrote = append(w.wrote, text)
-		return vm.ID + text, errors.Join(err, f.Close())
-	}
-	return "nobody", nil
 }
 
 func (c *chaos) loseAgent() (string, error) {
