@@ -200,6 +200,16 @@ type errorBody struct {
 	Error   *GatewayErrorBody `json:"error"`
 }
 
+// retryAfter is the cause of a refusal that says how long to wait (RFC 9110 section
+// 10.2.3); callers find it by its method.
+type retryAfter time.Duration
+
+// Error says how long.
+func (r retryAfter) Error() string { return "the server asks to wait " + time.Duration(r).String() }
+
+// RetryAfter is how long to wait.
+func (r retryAfter) RetryAfter() time.Duration { return time.Duration(r) }
+
 func decodeError(resp *http.Response) error {
 	b, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	e := &fault.Error{Kind: fault.KindOf(resp.StatusCode), Code: "HTTP_" + strconv.Itoa(resp.StatusCode)}
@@ -215,6 +225,9 @@ func decodeError(resp *http.Response) error {
 	}
 	if e.Message == "" {
 		e.Message = "the server answered " + resp.Status
+	}
+	if n, err := strconv.ParseInt(resp.Header.Get("Retry-After"), 10, 32); err == nil && n > 0 {
+		e.Cause = retryAfter(time.Duration(n) * time.Second)
 	}
 	if id := resp.Header.Get("X-Request-Id"); id != "" && e.Kind == fault.Internal {
 		e.Message += " (request id " + id + ")"

@@ -5,9 +5,13 @@ import (
 	"crypto/ed25519"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/outcrop-cloud/outcrop/internal/fault"
 )
@@ -98,4 +102,47 @@ func FuzzDecodeJoin(f *testing.F) {
 			t.Fatalf("%+v, written and read: %+v, %v", j, k, err)
 		}
 	})
+}
+
+// A refusal that says how long to wait says so to the caller (lesson 2).
+func TestRetryAfter(t *testing.T) {
+	for header, want := range map[string]time.Duration{"7": 7 * time.Second, "": 0, "soon": 0, "-1": 0, "0": 0} {
+		web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Retry-After", header)
+			w.WriteHeader(http.StatusTooManyRequests)
+		}))
+		c, err := NewClient(web.URL, "", "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = c.Do(t.Context(), "GET", "/", nil, nil)
+		web.Close()
+		var got time.Duration
+		if r, ok := errors.AsType[interface {
+			error
+			RetryAfter() time.Duration
+		}](err); ok {
+			got = r.RetryAfter()
+		}
+		if got != want || !fault.Is(err, fault.TooMany) {
+			t.Errorf("Retry-After %q: %v, %v", header, got, err)
+		}
+	}
+}
+
+// A token that is nothing but the CA's fingerprint is not sent.
+func TestPinAloneIsNotSent(t *testing.T) {
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, sent := r.Header["Authorization"]; sent {
+			t.Error("it is sent")
+		}
+	}))
+	defer web.Close()
+	c, err := NewClient(web.URL, ".cafe", "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Do(t.Context(), "GET", "/", nil, nil); err != nil {
+		t.Error(err)
+	}
 }

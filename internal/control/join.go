@@ -62,11 +62,9 @@ func tooSoon(wait time.Duration, what string) error {
 
 // verify checks that the key of the signature's keyid signed the request and
 // returns the nonce, which nobody has taken yet. It is inserted with what the
-// request does.
+// request does. A source that often signs wrongly is told to wait; a right signature
+// from there is taken all the same, as a whole site may stand behind one address.
 func (c *Control) verify(r *SignedRequest, keys httpsig.KeyFunc) (*store.Nonce, error) {
-	if wait := c.joins.faults.Spent(r.Source); wait > 0 {
-		return nil, tooSoon(wait, "requests from here were signed wrongly")
-	}
 	result, err := c.joins.policy.Verify(r.Message, r.Body, keys)
 	switch {
 	case err == nil:
@@ -77,8 +75,10 @@ func (c *Control) verify(r *SignedRequest, keys httpsig.KeyFunc) (*store.Nonce, 
 		e.Details = api.ClockDetails{ServerTime: now, SkewSeconds: int64(result.Created.Sub(now) / time.Second)}
 		return nil, e
 	}
-	c.joins.faults.Take(r.Source)
+	wait := c.joins.faults.Take(r.Source)
 	switch {
+	case wait > 0:
+		return nil, tooSoon(wait, "requests from here were signed wrongly")
 	case errors.Is(err, httpsig.ErrRequired):
 		return nil, fault.New(fault.Unauthenticated, "sign the request with the node's key: Signature, Signature-Input and Content-Digest, under the label node")
 	case errors.Is(err, httpsig.ErrInvalid):
@@ -173,6 +173,15 @@ type admission struct {
 // joinTries is how often a join is tried when others come between.
 const joinTries = 5
 
+// settle writes, and does again what lost against another server's write.
+func (c *Control) settle(ctx context.Context, fn func(*store.Tx) error) error {
+	err := c.db.Write(ctx, fn)
+	for try := 1; try < joinTries && store.Conflict(err); try++ {
+		err = c.db.Write(ctx, fn)
+	}
+	return err
+}
+
 // admit decides in one transaction that takes the nonce, and answers with a
 // credential where the machine is admitted.
 func (c *Control) admit(ctx context.Context, nonce *store.Nonce, decide func(*store.Tx) (*admission, error)) (out api.Admission, err error) {
@@ -180,22 +189,16 @@ func (c *Control) admit(ctx context.Context, nonce *store.Nonce, decide func(*st
 		return out, tooSoon(wait, "requests with this key")
 	}
 	var a *admission
-	once := func() error {
-		return c.db.Write(ctx, func(tx *store.Tx) (err error) {
-			if err = tx.InsertNonce(nonce); err != nil {
-				return err
-			}
-			if a, err = decide(tx); err != nil || a.clash != nil {
-				return err
-			}
-			out, err = c.answerJoin(tx, a.join)
+	err = c.settle(ctx, func(tx *store.Tx) (err error) {
+		if err = tx.InsertNonce(nonce); err != nil {
 			return err
-		})
-	}
-	err = once()
-	for try := 1; try < joinTries && store.Conflict(err); try++ {
-		err = once()
-	}
+		}
+		if a, err = decide(tx); err != nil || a.clash != nil {
+			return err
+		}
+		out, err = c.answerJoin(tx, a.join)
+		return err
+	})
 	switch {
 	case errors.Is(err, store.ErrReplayed):
 		return api.Admission{}, fault.Coded(fault.Unauthenticated, fault.SignatureReplayed, "a request with this nonce was accepted before; sign every attempt anew, with a nonce of its own")
@@ -252,7 +255,8 @@ func joinNode(tx *store.Tx, token *store.Token, j *compute.NodeJoin) (*admission
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return nil, err
 	}
-	if err == nil && before.Stands(tx.Now) {
+	known := err == nil
+	if known && before.Stands(tx.Now) {
 		again := before.Key.Equal(j.Key)
 		switch {
 		case again && before.State == compute.JoinRefused && before.TokenID == token.TokenID:
@@ -266,8 +270,13 @@ func joinNode(tx *store.Tx, token *store.Token, j *compute.NodeJoin) (*admission
 	if a, err := claimNode(tx, j, knows); a != nil || err != nil {
 		return a, err
 	}
-	if a, err := keyElsewhere(tx, j); a != nil || err != nil {
-		return a, err
+	if known { // refused, or it waited for too long
+		if err := tx.DropJoin(j.NodeID); err != nil {
+			return nil, err
+		}
+	}
+	if err := keyElsewhere(tx, j); err != nil {
+		return nil, err
 	}
 	if err := tx.UseJoinToken(token.TokenID); err != nil {
 		if errors.Is(err, store.ErrNotFound) {
@@ -286,7 +295,7 @@ func joinNode(tx *store.Tx, token *store.Token, j *compute.NodeJoin) (*admission
 		}
 		j.State, j.ExpiresAt = compute.JoinPending, tx.Now.Add(compute.JoinWaits)
 	}
-	return &admission{join: j, fresh: true}, tx.PutJoin(j)
+	return &admission{join: j, fresh: true}, tx.InsertJoin(j)
 }
 
 func errJoinRefused() error {
@@ -321,7 +330,7 @@ func stillJoined(tx *store.Tx, before, j *compute.NodeJoin, knows bool) (*admiss
 		before.MachineID = j.MachineID
 	}
 	before.Hostname, before.BootID, before.SeenAt = j.Hostname, j.BootID, tx.Now
-	return &admission{join: before}, tx.PutJoin(before)
+	return &admission{join: before}, tx.UpdateJoin(before, before.State)
 }
 
 // claimNode holds a join against the node of that id, where one reports already:
@@ -360,16 +369,15 @@ func disputed(tx *store.Tx, j *compute.NodeJoin, holder compute.Claimant, knows 
 
 // keyElsewhere refuses a key that another node has: two ids of one machine would
 // report the same guests. A claim that came to nothing makes way.
-func keyElsewhere(tx *store.Tx, j *compute.NodeJoin) (*admission, error) {
+func keyElsewhere(tx *store.Tx, j *compute.NodeJoin) error {
 	other, err := tx.JoinOfKey(compute.KeyID(j.Key))
 	switch {
-	case errors.Is(err, store.ErrNotFound) || err == nil && other.NodeID == j.NodeID:
-		return nil, nil
+	case errors.Is(err, store.ErrNotFound):
+		return nil
 	case err != nil:
-		return nil, err
+		return err
 	case other.State != compute.JoinAdmitted:
-		_, err = tx.DeleteJoin(other.NodeID)
-		return nil, err
+		return tx.DropJoin(other.NodeID)
 	}
-	return nil, fault.Coded(fault.Conflict, fault.NodeIDConflict, "this machine's key is node %q's; give the agent that id, or a data folder of its own", other.NodeID)
+	return fault.Coded(fault.Conflict, fault.NodeIDConflict, "this machine's key is node %q's; give the agent that id, or a data folder of its own", other.NodeID)
 }

@@ -89,7 +89,7 @@ func (c *Control) judge(ctx context.Context, who iam.Caller, a iam.Action, nodeI
 	if err := checkVerdict(nodeID, in); err != nil {
 		return out, err
 	}
-	err = c.db.Write(ctx, func(tx *store.Tx) error {
+	err = c.settle(ctx, func(tx *store.Tx) error {
 		j, err := tx.NodeJoin(nodeID)
 		if err != nil && !errors.Is(err, store.ErrNotFound) {
 			return err
@@ -108,7 +108,7 @@ func (c *Control) judge(ctx context.Context, who iam.Caller, a iam.Action, nodeI
 			return err
 		}
 		out = pendingView(&j)
-		return tx.PutJoin(&j)
+		return tx.UpdateJoin(&j, compute.JoinPending)
 	})
 	if err == nil {
 		c.log.InfoContext(ctx, "a join is decided", "node", nodeID, "action", string(a), "by", who.Name, "hostname", out.Hostname, "fingerprint", out.Fingerprint)

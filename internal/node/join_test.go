@@ -425,13 +425,16 @@ func TestIdentify(t *testing.T) {
 	if err != nil || !fresh || bytes.Equal(again.Seed, first.Seed) || again.MachineID != "m2" || again.ID != "n1" {
 		t.Errorf("%+v %v %v", again, fresh, err)
 	}
+	if named, fresh, err := dir.identify(cfg(func(c *Config) { c.ID = "n3" }), "h", "m3"); err != nil || !fresh || named.ID != "n3" {
+		t.Errorf("a copy of a disk with a name and a token of its own: %+v %v %v", named, fresh, err)
+	}
 	if _, ok, err := dir.readCredential(); ok || err != nil {
 		t.Errorf("the credential of the machine before is still there: %v", err)
 	}
 	if err := os.Chmod(dir.file(fileMember), 0o640); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := dir.identify(cfg(nil), "h", "m2"); err == nil || !strings.Contains(err.Error(), "chmod 600") {
+	if _, _, err := dir.identify(cfg(func(c *Config) { c.ID = "n3" }), "h", "m3"); err == nil || !strings.Contains(err.Error(), "chmod 600") {
 		t.Errorf("others may read it: %v", err)
 	}
 	for _, text := range []string{"", "{", `{"id":"n1"}`, `{"id":"n1","server":"x","key":"AAAA"}`} {

@@ -118,13 +118,13 @@ func (l layout) identify(cfg *Config, hostname, machineID string) (m *member, ma
 			return nil, false, tokenErr
 		}
 		m, made = &member{ID: cfg.ID, Server: cmp.Or(cfg.ServerURL, api.DefaultURL), CAFingerprint: pin, MachineID: machineID}, true
-	case cfg.ID != "" && cfg.ID != m.ID:
+	case cfg.ID != "" && cfg.ID != m.ID && !moved(m, machineID):
 		return nil, false, fmt.Errorf("%s is the folder of node %q, not of %q; leave --id out, or give this node another --data", l.root, m.ID, cfg.ID)
-	case m.MachineID != "" && machineID != "" && m.MachineID != machineID:
+	case moved(m, machineID):
 		if tokenErr != nil {
 			return nil, false, fmt.Errorf("%s belongs to the machine with the id %s, and this one is %s: a copy needs a --data and an --id of its own; where this machine takes the other's place, give it the join token of: outcrop node readmit %s", l.root, m.MachineID, machineID, m.ID)
 		}
-		m, made = &member{ID: m.ID, Server: cmp.Or(cfg.ServerURL, m.Server), CAFingerprint: cmp.Or(pin, m.CAFingerprint), MachineID: machineID}, true
+		m, made = &member{ID: cmp.Or(cfg.ID, m.ID), Server: cmp.Or(cfg.ServerURL, m.Server), CAFingerprint: cmp.Or(pin, m.CAFingerprint), MachineID: machineID}, true
 	default:
 		server, ca := cmp.Or(cfg.ServerURL, m.Server), cmp.Or(pin, m.CAFingerprint)
 		if server == m.Server && ca == m.CAFingerprint {
@@ -149,6 +149,11 @@ func (l layout) identify(cfg *Config, hostname, machineID string) (m *member, ma
 	err = l.writeMember(m)
 	cfg.step(stepIdentity, false)
 	return m, made, err
+}
+
+// moved reports whether the folder is on another machine than it was.
+func moved(m *member, machineID string) bool {
+	return m.MachineID != "" && machineID != "" && m.MachineID != machineID
 }
 
 // joinToken reads the join token anew each time, so that a newer one is taken

@@ -15,7 +15,11 @@ import (
 	"github.com/outcrop-cloud/outcrop/internal/api"
 	"github.com/outcrop-cloud/outcrop/internal/apptest"
 	"github.com/outcrop-cloud/outcrop/internal/compute"
+	"github.com/outcrop-cloud/outcrop/internal/control"
+	"github.com/outcrop-cloud/outcrop/internal/fault"
 	"github.com/outcrop-cloud/outcrop/internal/httpsig"
+	"github.com/outcrop-cloud/outcrop/internal/iam"
+	"github.com/outcrop-cloud/outcrop/internal/store"
 )
 
 // machine is one that joins: a key, and what it says of itself.
@@ -293,8 +297,7 @@ func TestCredentialTellsNothing(t *testing.T) {
 	if limited < 90 || limited > 110 {
 		t.Errorf("%d of 300 were too many", limited)
 	}
-	s.Clock.Advance(time.Minute)
-	admitted(t, s, m.renew("n1"))
+	admitted(t, s, m.renew("n1")) // whoever signs rightly from the same place
 	for range 40 {
 		m.renew("n1")
 	}
@@ -381,6 +384,7 @@ func TestClone(t *testing.T) {
 		if f := finding(); f != nil {
 			t.Errorf("it stands for ever: %+v", f)
 		}
+		s.Clock.Advance(time.Minute)
 		// One key is one node.
 		first.join("n9", joinToken(s, api.CreateToken{})).Refused(409, "NODE_ID_CONFLICT")
 	})
@@ -640,4 +644,56 @@ func TestJoinRace(t *testing.T) {
 			t.Errorf("%d machines are the node: %v", len(in), statuses)
 		}
 	})
+}
+
+// Two servers on one database are asked for one id at the same moment, by two
+// machines: one has it.
+// contract: N-21
+func TestJoinRaceOfTwoServers(t *testing.T) {
+	s := apptest.Start(t, apptest.Options{Kind: "postgres"})
+	db, err := store.Open(t.Context(), s.Database())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	second, err := control.New(control.Options{DB: db, Dir: t.TempDir(), Now: s.Clock.Now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var token api.NewToken
+	s.Operator.Do("POST", "/v1/tokens", api.CreateToken{Role: "join", Uses: 1000}).Want(201).Decode(&token)
+	s.Secret(token.Secret)
+	who := iam.Caller{Role: iam.Join, TokenID: token.ID}
+	both := 0
+	for i := range 40 {
+		id := fmt.Sprint("n", i)
+		ask := func(c *control.Control, m *machine) error {
+			r, err := http.NewRequest("POST", s.URL+api.NodePath(id, "join"), nil)
+			if err != nil {
+				return err
+			}
+			b := m.joinBody()
+			sign(m.signer(), b)(r)
+			_, err = c.JoinNode(t.Context(), who, &control.SignedRequest{NodeID: id, Source: "test", Message: httpsig.FromRequest(r), Body: b})
+			return err
+		}
+		var errs [2]error
+		var all sync.WaitGroup
+		for n, c := range []*control.Control{s.Control, second} {
+			m := newMachine(s, fmt.Sprint(id, n))
+			all.Go(func() { errs[n] = ask(c, m) })
+		}
+		all.Wait()
+		for n, err := range errs {
+			if err == nil && errs[1-n] == nil {
+				both++
+			}
+			if err != nil && !fault.HasCode(err, fault.NodeIDConflict) {
+				t.Errorf("%s: %v", id, err)
+			}
+		}
+	}
+	if both > 0 {
+		t.Errorf("%d of 40 ids went to two machines", both/2)
+	}
 }

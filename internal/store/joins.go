@@ -40,19 +40,30 @@ func (tx *Tx) CountPendingJoins() (n int64, err error) {
 	return n, tx.get(`SELECT COUNT(*) FROM node_joins WHERE state = 'pending' AND expires_at > $1`, []any{micros(tx.Now)}, &n)
 }
 
-// PutJoin writes a join in place of any other of its node id.
-func (tx *Tx) PutJoin(j *compute.NodeJoin) error {
-	_, err := tx.exec(`INSERT INTO node_joins (node_id, key_id, public_key, state, token_id, machine_id, boot_id, hostname, node_role, node_zone, created_at, seen_at, expires_at)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
-		ON CONFLICT (node_id) DO UPDATE SET key_id = excluded.key_id, public_key = excluded.public_key, state = excluded.state, token_id = excluded.token_id,
-			machine_id = excluded.machine_id, boot_id = excluded.boot_id, hostname = excluded.hostname, node_role = excluded.node_role,
-			node_zone = excluded.node_zone, created_at = excluded.created_at, seen_at = excluded.seen_at, expires_at = excluded.expires_at`,
+// InsertJoin writes a join of a node id that has none; ErrStale where another server
+// has just written one for it, or for its key.
+func (tx *Tx) InsertJoin(j *compute.NodeJoin) error {
+	return tx.must(ErrStale, `INSERT INTO node_joins (node_id, key_id, public_key, state, token_id, machine_id, boot_id, hostname, node_role, node_zone, created_at, seen_at, expires_at)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) ON CONFLICT DO NOTHING`,
 		j.NodeID, compute.KeyID(j.Key), []byte(j.Key), string(j.State), j.TokenID, j.MachineID, j.BootID, j.Hostname, j.NodeRole, j.NodeZone,
 		micros(j.CreatedAt), micros(j.SeenAt), micros(j.ExpiresAt))
-	return err
 }
 
-// DeleteJoin forgets the join of a node id, and reports whether there was one.
+// UpdateJoin writes what can change of a join that was read in the state before;
+// ErrStale where it is another one by now.
+func (tx *Tx) UpdateJoin(j *compute.NodeJoin, before compute.JoinState) error {
+	return tx.must(ErrStale, `UPDATE node_joins SET state = $4, machine_id = $5, boot_id = $6, hostname = $7, seen_at = $8, expires_at = $9
+		WHERE node_id = $1 AND key_id = $2 AND state = $3`,
+		j.NodeID, compute.KeyID(j.Key), string(before), string(j.State), j.MachineID, j.BootID, j.Hostname, micros(j.SeenAt), micros(j.ExpiresAt))
+}
+
+// DropJoin removes a join that was not admitted; ErrStale where it was, meanwhile.
+func (tx *Tx) DropJoin(nodeID string) error {
+	return tx.must(ErrStale, `DELETE FROM node_joins WHERE node_id = $1 AND state <> 'admitted'`, nodeID)
+}
+
+// DeleteJoin forgets the join of a node id, whatever its state, and reports whether
+// there was one.
 func (tx *Tx) DeleteJoin(nodeID string) (bool, error) {
 	n, err := tx.exec(`DELETE FROM node_joins WHERE node_id = $1`, nodeID)
 	return n > 0, err
