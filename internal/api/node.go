@@ -97,6 +97,7 @@ type Node struct {
 	FreeCapabilities         map[string]int64  `json:"freeCapabilities,omitempty" doc:"Units of each countable label that are free, never below zero; an absent key is not reported, which is not zero."`
 	Findings                 []Finding         `json:"findings,omitempty"`
 	PowerAction              *PowerAction      `json:"powerAction,omitempty" doc:"The latest shutdown or reboot through the API, absent when there never was one."`
+	DeclaredOffAt            *time.Time        `json:"declaredOffAt,omitempty" doc:"When an operator declared the node off; until it is heard of again."`
 	EnforceReservation       bool              `json:"enforceReservation,omitempty" doc:"On a single-node install the node's agent keeps reservedMemoryBytes for the host's own services, by system.slice's MemoryMin and MemoryLow."`
 	HeartbeatIntervalSeconds int64             `json:"heartbeatIntervalSeconds"`
 	LastSeenAt               time.Time         `json:"lastSeenAt"`

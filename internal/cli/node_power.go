@@ -30,6 +30,7 @@ pulls its plug when its time (90 s) is over, and reboots then. Instances with
 desiredState running, or that start on node boot, run again when it is back.`,
 			"  outcrop node reboot rack1-07 --wait\n  outcrop node reboot rack1-07 --force --in 10m"}),
 		newNodeWake(a),
+		newNodeDeclareOff(a),
 	}
 }
 

@@ -13,6 +13,8 @@ type Maintenance struct {
 	// DeclaredOff is when an operator said that the machine is dead; zero: never, or
 	// it has been heard of since.
 	DeclaredOff time.Time `json:",omitzero"`
+	// ReturnedAt is when the node was heard of after it had been declared off.
+	ReturnedAt time.Time `json:",omitzero"`
 }
 
 // Enter puts the node into a mode and says whether that is news. A node that is
@@ -30,7 +32,7 @@ func (m *Maintenance) Leave() bool {
 	if m.Mode == "" {
 		return false
 	}
-	*m = Maintenance{DeclaredOff: m.DeclaredOff}
+	*m = Maintenance{DeclaredOff: m.DeclaredOff, ReturnedAt: m.ReturnedAt}
 	return true
 }
 

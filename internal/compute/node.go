@@ -177,6 +177,9 @@ func (n *Node) Calm(bootID string) bool {
 // server goes on with what it remembers of the last one.
 func (n *Node) Heard(bootID string, now time.Time) bool {
 	changed := n.Liveness.BootID != bootID
+	if m := &n.Maintenance; !m.DeclaredOff.IsZero() {
+		m.DeclaredOff, m.ReturnedAt, changed = time.Time{}, now, true
+	}
 	return n.Power.heard(bootID, now) || changed
 }
 

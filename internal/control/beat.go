@@ -88,6 +88,9 @@ func (c *Control) beat(ctx context.Context, who iam.Caller, b *store.Beat) error
 	if b.Before != nil {
 		c.logOverrides(ctx, b.Before, b.Node)
 	}
+	if b.Node.Maintenance.ReturnedAt.Equal(b.SeenAt) {
+		c.returned(ctx, b.Node)
+	}
 	if b.Node.Power.EndedAt.Equal(b.SeenAt) {
 		c.powerMoved(ctx, b.Node)
 	}

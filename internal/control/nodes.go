@@ -278,6 +278,7 @@ func (c *Control) nodeView(n *compute.Node, now time.Time) api.Node {
 	v.Liveness, v.Maintenance = c.liveness(n, now), maintenanceView(n)
 	v.Findings = c.findings(n, &v, now)
 	v.PowerAction, v.EnforceReservation = powerView(n), c.computed()
+	v.DeclaredOffAt = optional(n.Maintenance.DeclaredOff)
 	return v
 }
 
@@ -310,6 +311,7 @@ var nextSteps = map[string]string{
 	"NoKVM":                  "enable virtualisation in the firmware, or nested virtualisation where the node is a VM itself",
 	"NoLimits":               "give libvirt control groups on the node",
 	"NetworkTrouble":         "look at the node's agent: journalctl -u outcrop-node",
+	"WasDeclaredOff":         "look why nobody heard of it; start those of its instances that are to run",
 	"NoSystemd":              "reserve memory by other means, or run the node with systemd",
 	"ReservationNotEnforced": "look at the node's agent: journalctl -u outcrop-node",
 }
@@ -325,6 +327,9 @@ func (c *Control) findings(n *compute.Node, v *api.Node, now time.Time) []api.Fi
 	if v.Liveness.Status == string(compute.LivenessUnreachable) && n.State() != compute.NodeOff {
 		since := v.Liveness.Since
 		out = append(out, api.Finding{Code: "Unreachable", Message: "the node does not report; what runs there is not known, and nothing is placed there", Since: &since})
+	}
+	if f, ok := wasDeclaredOff(n, now); ok {
+		out = append(out, f)
 	}
 	for _, f := range n.Findings() {
 		found := api.Finding{Code: f.Code, Message: f.Message, NextStep: f.Next}

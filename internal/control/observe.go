@@ -93,7 +93,7 @@ func (c *Control) observeOne(tx *store.Tx, nodeID string, o api.ObservedInstance
 		return false, nil
 	}
 	i, err := tx.InstanceByID(o.ID)
-	if errors.Is(err, store.ErrNotFound) || err == nil && i.NodeID != nodeID {
+	if errors.Is(err, store.ErrNotFound) || err == nil && (i.NodeID != nodeID || i.State == compute.StateTerminated) {
 		return instanceDeparted(tx, nodeID, o)
 	}
 	if err != nil {

@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -265,31 +266,37 @@ func (c *Control) powerMoved(ctx context.Context, n *compute.Node) {
 }
 
 // judgeNodes draws what follows from time alone: a node that was told to shut down
-// and is silent is off.
+// and is silent is off, and on one that was declared off nothing is waited for.
 func (c *Control) judgeNodes(ctx context.Context) error {
 	judge := func(n *compute.Node) func(*compute.PowerAction, time.Time) bool {
 		return func(p *compute.PowerAction, now time.Time) bool {
 			return p.Judge(n.Liveness, now, c.since, c.o.HeartbeatInterval)
 		}
 	}
-	var due []compute.Node
-	if err := c.db.Read(ctx, func(tx *store.Tx) error {
+	var due, dead []compute.Node
+	err := c.db.Read(ctx, func(tx *store.Tx) error {
 		down, err := tx.DownNodes()
 		for _, n := range down {
 			if p := n.Power; judge(&n)(&p, tx.Now) {
 				due = append(due, n)
 			}
+			if !n.Maintenance.DeclaredOff.IsZero() {
+				dead = append(dead, n)
+			}
 		}
 		return err
-	}); err != nil {
-		return err
-	}
+	})
 	for i := range due {
-		if err := c.movePower(ctx, due[i].ID, judge(&due[i])); err != nil && !fault.Is(err, fault.NotFound) {
-			return err
+		if merr := c.movePower(ctx, due[i].ID, judge(&due[i])); !fault.Is(merr, fault.NotFound) {
+			err = errors.Join(err, merr)
 		}
 	}
-	return nil
+	for i := range dead {
+		if ferr := c.fenceLate(ctx, dead[i].ID); !errors.Is(ferr, store.ErrNotFound) {
+			err = errors.Join(err, ferr)
+		}
+	}
+	return err
 }
 
 // nodeUp refuses to start something on a node that is down, or on its way there:

@@ -31,4 +31,11 @@ func (s *Server) powerRoutes(c *control.Control) {
 		}) (api.WakeSent, error) {
 			return c.WakeNode(ctx, who, in.Node, value(in.Body))
 		})
+	handle(s, op("POST", one+"/declare-off", iam.DeclareNodeOff, 200, "Take an operator's word that a node which nobody hears of is dead, or preview what that releases"),
+		func(ctx context.Context, who iam.Caller, in *struct {
+			NodePath
+			Body *api.DeclareOff
+		}) (api.DeclaredOff, error) {
+			return c.DeclareNodeOff(ctx, who, in.Node, value(in.Body))
+		})
 }

@@ -44,7 +44,6 @@ var access = map[string]cell{
 	"PATCH /v1/compute/nodes/{nodeId}":  {"{}", 200, 403, 403, 403, 403},
 	"DELETE /v1/compute/nodes/{nodeId}": {nil, 409, 403, 403, 403, 403},
 
-
 	"POST /v1/compute/nodes/{nodeId}/cordon":       {nil, 200, 403, 403, 403, 403},
 	"POST /v1/compute/nodes/{nodeId}/uncordon":     {nil, 200, 403, 403, 403, 403},
 	"POST /v1/compute/nodes/{nodeId}/drain":        {`{"dryRun":true}`, 202, 403, 403, 403, 403},
@@ -61,9 +60,10 @@ var access = map[string]cell{
 	"POST /v1/compute/node-joins/{nodeId}/approve": {"{}", 409, 403, 403, 403, 403},
 	"POST /v1/compute/node-joins/{nodeId}/refuse":  {"{}", 409, 403, 403, 403, 403},
 
-	"POST /v1/compute/nodes/{nodeId}/shutdown": {nil, 409, 403, 403, 403, 403},
-	"POST /v1/compute/nodes/{nodeId}/reboot":   {nil, 409, 403, 403, 403, 403},
-	"POST /v1/compute/nodes/{nodeId}/wake":     {nil, 409, 403, 403, 403, 403},
+	"POST /v1/compute/nodes/{nodeId}/shutdown":    {nil, 409, 403, 403, 403, 403},
+	"POST /v1/compute/nodes/{nodeId}/reboot":      {nil, 409, 403, 403, 403, 403},
+	"POST /v1/compute/nodes/{nodeId}/declare-off": {nil, 409, 403, 403, 403, 403},
+	"POST /v1/compute/nodes/{nodeId}/wake":        {nil, 409, 403, 403, 403, 403},
 
 	"PUT /v1/compute/nodes/{nodeId}/heartbeat":                      {apptest.Machine("n1"), 403, 200, 403, 403, 403},
 	"POST /v1/compute/nodes/{nodeId}/sync":                          {api.SyncRequest{Instances: []api.ObservedInstance{}}, 403, 200, 403, 403, 403},
