@@ -59,7 +59,12 @@ func newCloud(t *testing.T, l *lab, serverFlags ...string) *cloud {
 
 func newCloudOn(t *testing.T, l *lab, d *libvirtdtest.Daemon, serverFlags ...string) *cloud {
 	t.Helper()
-	c := &cloud{t: t, lab: l, daemon: d, vms: driver(t, d), serverFlags: serverFlags, listen: freeAddress(t)}
+	return newCloudAt(t, l, d, freeAddress(t), serverFlags...)
+}
+
+func newCloudAt(t *testing.T, l *lab, d *libvirtdtest.Daemon, listen string, serverFlags ...string) *cloud {
+	t.Helper()
+	c := &cloud{t: t, lab: l, daemon: d, vms: driver(t, d), serverFlags: serverFlags, listen: listen}
 	c.url = "http://" + c.listen
 	var err error
 	if c.dir, err = os.MkdirTemp(d.Dir, "c"); err != nil {
