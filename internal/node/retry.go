@@ -10,6 +10,9 @@ import (
 	"github.com/outcrop-cloud/outcrop/internal/fault"
 )
 
+// randN is a duration from 0 up to below n. A test that is to be replayed draws its own.
+var randN = rand.N[time.Duration]
+
 // backoff doubles from first to most, with jitter: a delay is between half of
 // the step and the whole of it, so that many agents do not come in step.
 type backoff struct {
@@ -19,14 +22,14 @@ type backoff struct {
 
 func (b *backoff) next() time.Duration {
 	b.step = min(max(2*b.step, b.first), b.most)
-	return b.step/2 + rand.N(b.step/2+1)
+	return b.step/2 + randN(b.step/2+1)
 }
 
 func (b *backoff) reset() { b.step = 0 }
 
 // jitter spreads d by a tenth to both sides.
 func jitter(d time.Duration) time.Duration {
-	return d - d/10 + rand.N(d/5+1)
+	return d - d/10 + randN(d/5+1)
 }
 
 // Delays of calls to the server. A server that is back hears from the node
@@ -81,7 +84,7 @@ func (p *pace) failed(err error) time.Duration {
 		error
 		RetryAfter() time.Duration
 	}](err); ok {
-		d = max(d, after.RetryAfter()+rand.N(after.RetryAfter()/10+1))
+		d = max(d, after.RetryAfter()+randN(after.RetryAfter()/10+1))
 	}
 	return d
 }
