@@ -142,6 +142,13 @@ var checks = []check{
 			}
 			return c.reallocate(tx, &i)
 		}},
+	{"AllocationOfNoMigration", (*store.Tx).AllocationsOfNoMigration,
+		func(store.Doubt) string {
+			return "room is held for a migration of the instance, and there is none; it is released"
+		},
+		func(_ *Control, tx *store.Tx, d store.Doubt) error {
+			return tx.ReleasePurpose(d.InstanceID, store.Moving)
+		}},
 	{"AllocationElsewhere", (*store.Tx).AllocationsElsewhere,
 		func(d store.Doubt) string {
 			return fmt.Sprintf("the room is held on node %q, the instance is on node %q; find out where its VM runs before anything is changed", d.NodeID, d.Other)

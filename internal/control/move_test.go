@@ -10,6 +10,7 @@ import (
 	"github.com/outcrop-cloud/outcrop/internal/api"
 	"github.com/outcrop-cloud/outcrop/internal/apptest"
 	"github.com/outcrop-cloud/outcrop/internal/compute"
+	"github.com/outcrop-cloud/outcrop/internal/store"
 )
 
 func migrate(s *apptest.System, id string, in api.MigrateInstance) *apptest.Answer {
@@ -187,6 +188,30 @@ func TestMigrateGivenUp(t *testing.T) {
 	})
 }
 
+// Room that a migration left behind is found.
+// lesson 12
+func TestAuditOfMigrations(t *testing.T) {
+	apptest.Each(t, func(t *testing.T, s *apptest.System) {
+		n := s.Node("n1")
+		i := n.Launch("default", api.CreateInstance{})
+		if err := s.DB.Write(t.Context(), func(tx *store.Tx) error {
+			a, err := tx.Allocation(i.ID, store.Holding)
+			if err != nil {
+				return err
+			}
+			a.Purpose = store.Moving
+			return tx.Allocate(&a)
+		}); err != nil {
+			t.Fatal(err)
+		}
+		var audit api.Audit
+		s.Operator.Do("GET", "/v1/compute/audit", nil).Want(200).Decode(&audit)
+		if len(audit.Findings) != 1 || audit.Findings[0].Code != "AllocationOfNoMigration" || audit.Findings[0].Repair != "automatic" {
+			t.Errorf("%+v", audit.Findings)
+		}
+	})
+}
+
 // rest lets the node take the VM down and say so.
 func rest(m *machine) {
 	m.act()
@@ -257,6 +282,16 @@ func TestMigrateRefused(t *testing.T) {
 		s.Member("beta").Do("POST", api.InstancePath("beta", i.ID, "migrate"), nil).Want(http.StatusForbidden)
 		s.Operator.Do("POST", api.NodePath("n2", "uncordon"), nil).Want(200)
 		s.Operator.Do("POST", api.InstancePath("default", i.ID, "migrate/cancel"), nil).Refused(409, "INVALID_STATE")
+
+		// The node that it is to go to stays as long, and a second migration has to wait.
+		migrate(s, i.ID, api.MigrateInstance{}).Want(202)
+		s.Operator.Do("DELETE", api.NodePath("n2"), nil).Refused(409, "NODE_IN_USE")
+		migrate(s, i.ID, api.MigrateInstance{}).Refused(409, "INVALID_STATE")
+		for _, verb := range []string{"start", "stop", "reboot", "create-image"} {
+			s.Operator.Do("POST", api.InstancePath("default", i.ID, verb), map[string]string{"create-image": `{"name":"x"}`}[verb]).Refused(409, "INVALID_STATE")
+		}
+		s.Operator.Do("POST", api.InstancePath("default", i.ID, "migrate/cancel"), nil).Want(202)
+		settle(a, b)
 
 		// A node that nobody hears of cannot be emptied.
 		s.Clock.Advance(10 * time.Minute)

@@ -219,6 +219,13 @@ func (c *Control) DeleteNode(ctx context.Context, who iam.Caller, id string) err
 		if len(placed) > 0 {
 			return fault.Coded(fault.Conflict, fault.NodeInUse, "%d instances are placed on node %q, the first is %s; terminate them first", len(placed), id, placed[0].ID)
 		}
+		coming, err := tx.IncomingOn(id)
+		if err != nil {
+			return err
+		}
+		if coming > 0 {
+			return fault.Coded(fault.Conflict, fault.NodeInUse, "%d instances are on their way to node %q; wait for them, or cordon it first", coming, id)
+		}
 		if err := tx.RevokeNodeTokens(id); err != nil {
 			return err
 		}

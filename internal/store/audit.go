@@ -31,6 +31,12 @@ func (tx *Tx) AllocationsElsewhere() ([]Doubt, error) {
 		WHERE a.purpose = '` + Holding + `' AND a.node_id <> i.node_id AND i.state NOT IN ('terminated', 'migrating')`)
 }
 
+// AllocationsOfNoMigration are those that a migration left behind.
+func (tx *Tx) AllocationsOfNoMigration() ([]Doubt, error) {
+	return tx.doubts(`SELECT a.instance_id, a.node_id, '' FROM allocations a JOIN instances i ON i.id = a.instance_id
+		WHERE a.purpose = '` + Moving + `' AND i.move = ''`)
+}
+
 // AllocationsOnNoNode are allocations on a node that is not there.
 func (tx *Tx) AllocationsOnNoNode() ([]Doubt, error) {
 	return tx.doubts(`SELECT a.instance_id, a.node_id, '' FROM allocations a WHERE a.node_id <> '' AND NOT EXISTS (SELECT 1 FROM nodes n WHERE n.id = a.node_id)`)
