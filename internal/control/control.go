@@ -9,7 +9,6 @@ package control
 import (
 	"crypto/rand"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -88,7 +87,7 @@ func New(o Options) (*Control, error) {
 	if o.Zone == "" {
 		o.Zone = o.Region + "-a"
 	}
-	if err := os.MkdirAll(filepath.Join(o.Dir, "images"), 0o700); err != nil {
+	if err := openImages(filepath.Join(o.Dir, "images")); err != nil {
 		return nil, err
 	}
 	keys, err := loadTokenKeys(o.Dir)

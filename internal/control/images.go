@@ -268,10 +268,24 @@ func imageUnused(tx *store.Tx, id string) error {
 	return e
 }
 
-// sweepImages removes image files that no row names, and with atStart what
-// uploads of a crashed server left. A file is looked up and removed inside one
-// write, so that no import can name it in between.
-func (c *Control) sweepImages(ctx context.Context, atStart bool) error {
+// openImages makes the folder of images and removes what uploads of a crashed server
+// left, before any upload of this one can be among them.
+func openImages(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), uploadPrefix) {
+			err = errors.Join(err, os.Remove(filepath.Join(dir, e.Name())))
+		}
+	}
+	return err
+}
+
+// sweepImages removes image files that no row names. A file is looked up and removed
+// inside one write, so that no import can name it in between.
+func (c *Control) sweepImages(ctx context.Context) error {
 	entries, err := os.ReadDir(filepath.Join(c.o.Dir, "images"))
 	if err != nil {
 		return err
@@ -279,9 +293,6 @@ func (c *Control) sweepImages(ctx context.Context, atStart bool) error {
 	for _, e := range entries {
 		name := e.Name()
 		if strings.HasPrefix(name, uploadPrefix) {
-			if atStart {
-				os.Remove(c.imageFile(name))
-			}
 			continue
 		}
 		err := c.db.Write(ctx, func(tx *store.Tx) error {

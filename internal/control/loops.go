@@ -26,7 +26,7 @@ import (
 //	last used   every minute: writes when tokens were used
 //	forget      every 10 min: old answers, terminated instances, files without an image
 func (c *Control) Run(ctx context.Context) error {
-	if err := errors.Join(c.sweepImages(ctx, true), c.countNodes(ctx)); err != nil {
+	if err := errors.Join(c.sweepImages(ctx), c.countNodes(ctx)); err != nil {
 		if ctx.Err() != nil {
 			return nil // told to stop while it began
 		}
@@ -216,7 +216,7 @@ func (c *Control) forget(ctx context.Context) error {
 		_, err := tx.PurgeTerminated(tx.Now.Add(-compute.TerminatedListed))
 		return err
 	})
-	return errors.Join(err, c.sweepImages(ctx, false))
+	return errors.Join(err, c.sweepImages(ctx))
 }
 
 func (c *Control) countNodes(ctx context.Context) error {
