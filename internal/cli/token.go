@@ -36,6 +36,8 @@ func tokenValidity(t *token, now time.Time) string {
 	switch {
 	case t.RevokedAt != nil:
 		return "revoked"
+	case t.UsesLeft != nil && *t.UsesLeft == 0:
+		return "used up"
 	case t.ExpiresAt == nil:
 		return "for ever"
 	case !t.ExpiresAt.After(now):

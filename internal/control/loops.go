@@ -201,7 +201,7 @@ func (c *Control) forget(ctx context.Context) error {
 		if _, err := tx.ForgetJoins(tx.Now.Add(-time.Hour), tx.Now.Add(-compute.JoinKept)); err != nil {
 			return err
 		}
-		if _, err := tx.ForgetCredentials(tx.Now.Add(-time.Hour)); err != nil {
+		if _, err := tx.ForgetCredentials(tx.Now.Add(-2 * compute.JoinWaits)); err != nil {
 			return err
 		}
 		if _, err := tx.ForgetNonces(forgetBatch); err != nil {

@@ -14,6 +14,7 @@ func TestAllow(t *testing.T) {
 	operator := iam.Caller{Role: iam.Operator}
 	node := iam.Caller{Role: iam.Node, NodeID: "n1"}
 	member := iam.Caller{Role: iam.Member, ProjectID: "p"}
+	join, joinN1 := iam.Caller{Role: iam.Join}, iam.Caller{Role: iam.Join, NodeID: "n1"}
 	for _, c := range []struct {
 		name   string
 		caller iam.Caller
@@ -34,6 +35,16 @@ func TestAllow(t *testing.T) {
 		{"member and nodes", member, iam.ListNodes, iam.Scope{}, fault.Forbidden},
 		{"member and tokens", member, iam.CreateToken, iam.Scope{}, fault.Forbidden},
 		{"member as a node", member, iam.SyncNode, iam.Scope{NodeID: ""}, fault.Forbidden},
+		{"join, any node", join, iam.JoinNode, iam.Scope{NodeID: "n1"}, fault.Internal},
+		{"join, no node", join, iam.JoinNode, iam.Scope{}, fault.Forbidden},
+		{"join, its node", joinN1, iam.JoinNode, iam.Scope{NodeID: "n1"}, fault.Internal},
+		{"join, another node", joinN1, iam.JoinNode, iam.Scope{NodeID: "n2"}, fault.Forbidden},
+		{"join is no agent", joinN1, iam.RecordHeartbeat, iam.Scope{NodeID: "n1"}, fault.Forbidden},
+		{"join looks at no node", joinN1, iam.GetNode, iam.Scope{NodeID: "n1"}, fault.Forbidden},
+		{"join and instance types", join, iam.ListInstanceTypes, iam.Scope{}, fault.Forbidden},
+		{"nobody renews by a token", node, iam.RenewCredential, iam.Scope{NodeID: "n1"}, fault.Forbidden},
+		{"an operator joins nothing", operator, iam.JoinNode, iam.Scope{NodeID: "n1"}, fault.Forbidden},
+		{"a node joins nothing", node, iam.JoinNode, iam.Scope{NodeID: "n1"}, fault.Forbidden},
 		{"no role", iam.Caller{}, iam.WhoAmI, iam.Scope{}, fault.Forbidden},
 		{"an unknown role", iam.Caller{Role: "king"}, iam.GetInstance, iam.Scope{}, fault.Forbidden},
 		{"an unknown action", member, "compute:Nothing", iam.Scope{ProjectID: "p"}, fault.Forbidden},

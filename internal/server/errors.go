@@ -24,7 +24,7 @@ type ComputeError struct {
 	Message string        `json:"message" doc:"For a person: what is wrong and what to do."`
 	Issues  []PolicyIssue `json:"issues,omitempty" doc:"Findings of a rejected IAM policy document."`
 	Fields  []fault.Field `json:"fields,omitempty" doc:"Every problem of the request, each at its field."`
-	Details any           `json:"details,omitempty" doc:"Structured facts; the shape is fixed per code: ImageInUse for IMAGE_IN_USE, QuotaExceeded for QUOTA_EXCEEDED, RunningInstances for INSTANCES_RUNNING."`
+	Details any           `json:"details,omitempty" doc:"Structured facts; the shape is fixed per code: ImageInUse for IMAGE_IN_USE, QuotaExceeded for QUOTA_EXCEEDED, RunningInstances for INSTANCES_RUNNING, NodeIDConflict for NODE_ID_CONFLICT, ApprovalRefused for JOIN_APPROVAL_REFUSED, ClockDetails for SIGNATURE_STALE."`
 }
 
 // PolicyIssue is one finding of a rejected IAM policy document (contract E-03).

@@ -22,6 +22,9 @@ var nodeSignature = []*huma.Param{
 
 // joinRoutes are how a machine becomes a node (contract N-21, N-22).
 func (s *Server) joinRoutes(c *control.Control) {
+	schemas.Schema(typeOf[api.NodeIDConflict](), true, "NodeIDConflict")
+	schemas.Schema(typeOf[api.ApprovalRefused](), true, "ApprovalRefused")
+	schemas.Schema(typeOf[api.ClockDetails](), true, "ClockDetails")
 	s.signedRoutes(c)
 	handle(s, op("GET", "/v1/compute/node-joins", iam.ListNodeJoins, 200, "List the machines that wait for approval"),
 		func(ctx context.Context, who iam.Caller, in *PageQuery) (api.List[api.PendingJoin], error) {

@@ -105,9 +105,10 @@ func (tx *Tx) InsertCredential(t *Token) error {
 	return errors.Join(err, tx.insertToken(t))
 }
 
-// ForgetCredentials removes credentials that have ended before the moment.
+// ForgetCredentials removes credentials and join tokens that have ended before the
+// moment.
 func (tx *Tx) ForgetCredentials(before time.Time) (int64, error) {
-	return tx.exec(`DELETE FROM tokens WHERE key_id <> '' AND expires_at <= $1`, micros(before))
+	return tx.exec(`DELETE FROM tokens WHERE (key_id <> '' OR role = 'join') AND expires_at > 0 AND expires_at <= $1`, micros(before))
 }
 
 // claimant is who sent the beat.
