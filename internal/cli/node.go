@@ -48,6 +48,7 @@ var nodes = &noun[node]{
 		{"State", func(n *node, _ time.Time) string { return n.State }},
 		{"Maintenance", maintenanceText},
 		{"Liveness", func(n *node, now time.Time) string { return livenessText(&n.Liveness, now) }},
+		{"Declared off", func(n *node, now time.Time) string { return moment(orZero(n.DeclaredOffAt), now) }},
 		{"Power", powerText},
 		{"Power on", func(n *node, _ time.Time) string { return powerOnText(n) }},
 		{"Last seen", func(n *node, now time.Time) string { return moment(n.LastSeenAt, now) }},
