@@ -227,6 +227,7 @@ func installCommand(t *testing.T, l *lab) {
 	// lesson 26: the Ec2 data source sees a rerun as NoCloud does.
 	c.stop(id, within(120))
 	c.reaches(id, compute.StateStopped)
+	dormant := c.dormant(file) // boots meanwhile
 	began = time.Now()
 	c.call(http.MethodPost, api.InstancePath(project, id, "start"), api.StartInstance{Rerun: true}, nil)
 	c.consoleSays(id, "source=DataSourceEc2Local.")
@@ -235,11 +236,39 @@ func installCommand(t *testing.T, l *lab) {
 		t.Errorf("no new instance-id:\n%s", said)
 	}
 
+	c.followed(dormant)
 	began = time.Now()
 	c.agent(id, "disable", nil, nil)
 	c.consoleSays(id, "proof uninstalled")
 	t.Logf("disable-agent → uninstalled: %v", time.Since(began).Round(10*time.Millisecond))
 	c.endNetworked()
+}
+
+// dormant launches a Debian that ships the agent, which is not enabled.
+func (c *cloud) dormant(file string) (id string) {
+	c.t.Helper()
+	image := c.cli("image", "import", "-q", "--name", "ships-agent", "--tag", activationTag, file)
+	no := false
+	return c.launch(api.CreateInstance{Name: "dormant", ImageID: image, VCPUs: 2, MemoryBytes: 1 << 30, RootVolumeBytes: 3 << 30,
+		UserData: encode([]byte("#cloud-config\nbootcmd:\n- echo \"proof booting\" >/dev/console\n")), AgentEnabled: &no})
+}
+
+// followed holds that systemd's timer in a dormant Debian follows the flag both ways.
+func (c *cloud) followed(id string) {
+	c.t.Helper()
+	c.consoleSays(id, "proof booting")
+	c.healthy(id, "agent_disabled", func(i api.Instance) bool {
+		return i.AgentActivation == "automatic" && i.AgentStatus.LastHeartbeatAt == nil
+	})
+	c.agent(id, "enable", nil, nil)
+	began := time.Now()
+	i := c.healthy(id, "healthy", func(i api.Instance) bool { return i.Boot != nil && i.Boot.Status == "done" })
+	c.t.Logf("enable-agent → boot reported by an agent that a timer started: %v", time.Since(began).Round(10*time.Millisecond))
+	if i.AgentEnrollmentPending {
+		c.t.Error("an agent of the image has to enroll")
+	}
+	c.agent(id, "disable", nil, nil)
+	c.healthy(id, "agent_disabled", nil)
 }
 
 // consoleSays waits for a text anywhere in the console.
