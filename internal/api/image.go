@@ -47,7 +47,7 @@ type CreateProject struct {
 // CreateToken is the body of POST /v1/tokens.
 type CreateToken struct {
 	Name             string `json:"name,omitempty" maxLength:"255" doc:"Shown in lists and in the audit log."`
-	Role             string `json:"role" enum:"operator,node,project,join"`
+	Role             string `json:"role" enum:"operator,node,project,join,monitor"`
 	ProjectID        string `json:"projectId,omitempty" doc:"Needed with role project."`
 	NodeID           string `json:"nodeId,omitempty" doc:"Needed with role node; with role join the only node id that it is for."`
 	NodeRole         string `json:"nodeRole,omitempty" enum:"hybrid,hypervisor,control-plane,storage" doc:"With role node or join: the only role that the node's heartbeats may claim."`
@@ -61,7 +61,7 @@ type CreateToken struct {
 type Token struct {
 	ID         string     `json:"id"`
 	Name       string     `json:"name"`
-	Role       string     `json:"role" enum:"operator,node,project,join"`
+	Role       string     `json:"role" enum:"operator,node,project,join,monitor"`
 	ProjectID  string     `json:"projectId,omitempty"`
 	NodeID     string     `json:"nodeId,omitempty"`
 	NodeRole   string     `json:"nodeRole,omitempty"`

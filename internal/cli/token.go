@@ -54,8 +54,8 @@ var localTokenCreate = createLocalToken
 func newToken(a *app) *cobra.Command {
 	return group("token", "Create, list and revoke tokens",
 		`A token says who calls. Roles: operator (everything), node (the agent of one node),
-project (a member of one project), join (a machine that may become a node; made by
-outcrop node join-token).`,
+project (a member of one project), monitor (reads nodes and /metrics, and nothing
+else), join (a machine that may become a node; made by outcrop node join-token).`,
 		"  outcrop token create --role project --project shop --expires 30d\n  outcrop token list", []string{"tokens"},
 		newTokenCreate(a),
 		tokens.listCommand(a, text{"List the tokens", "Lists the tokens, never their secrets. USED is how long ago one was last shown to the server.",
@@ -92,7 +92,7 @@ token, for the day when the operator's is lost.`,
 			return a.createToken(cmd.Context(), &fl)
 		})
 	f := c.Flags()
-	f.StringVar(&fl.in.Role, "role", "", "operator, node or project")
+	f.StringVar(&fl.in.Role, "role", "", "operator, node, project or monitor")
 	f.StringVar(&fl.in.Name, "name", "", "name for lists and for the audit log")
 	f.StringVar(&fl.in.NodeID, "node", "", "with --role node: the node's id")
 	f.StringVar(&fl.in.NodeRole, "node-role", "", "with --role node: the only role that the node may claim")

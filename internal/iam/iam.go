@@ -18,10 +18,11 @@ const (
 	Node     Role = "node"     // the agent of one node
 	Member   Role = "project"  // a member of one project
 	Join     Role = "join"     // a machine that is to become a node
+	Monitor  Role = "monitor"  // a monitoring system: reads the fleet, and no project
 )
 
 // Roles are all roles that a token may have.
-var Roles = []Role{Operator, Node, Member, Join}
+var Roles = []Role{Operator, Node, Member, Join, Monitor}
 
 // Caller is who calls: the token that was shown and what it is bound to.
 type Caller struct {
@@ -126,6 +127,7 @@ const (
 	GetCapacity   Action = "compute:GetCapacity"
 	ListReadiness Action = "compute:ListReadiness"
 	GetAudit      Action = "compute:GetAudit"
+	ReadMetrics   Action = "compute:ReadMetrics"
 
 	ImportImage Action = "compute:ImportImage"
 	ListImages  Action = "compute:ListImages"
@@ -139,6 +141,9 @@ var nodeActions = []Action{RecordHeartbeat, SyncNode, ReadNodeBlob, ReadNodeImag
 // joinActions are a joining machine's. The credential is asked for by the node's
 // key, and no token stands for that.
 var joinActions = []Action{JoinNode, RenewCredential}
+
+// monitorActions are what a monitoring system may read.
+var monitorActions = []Action{ReadMetrics, ListNodes, GetNode, GetCapacity, ListReadiness, GetAudit}
 
 // memberActions are what a member may do inside the own project.
 var memberActions = []Action{
@@ -189,6 +194,10 @@ func Allow(c Caller, a Action, s Scope) error {
 				return nil
 			}
 			return fault.New(fault.Forbidden, "this join token is for node %q, not for %q", c.NodeID, s.NodeID)
+		}
+	case Monitor:
+		if slices.Contains(monitorActions, a) {
+			return nil
 		}
 	case Member:
 		if slices.Contains(memberActions, a) {

@@ -14,6 +14,7 @@ func TestAllow(t *testing.T) {
 	operator := iam.Caller{Role: iam.Operator}
 	node := iam.Caller{Role: iam.Node, NodeID: "n1"}
 	member := iam.Caller{Role: iam.Member, ProjectID: "p"}
+	monitor := iam.Caller{Role: iam.Monitor}
 	join, joinN1 := iam.Caller{Role: iam.Join}, iam.Caller{Role: iam.Join, NodeID: "n1"}
 	for _, c := range []struct {
 		name   string
@@ -45,6 +46,13 @@ func TestAllow(t *testing.T) {
 		{"nobody renews by a token", node, iam.RenewCredential, iam.Scope{NodeID: "n1"}, fault.Forbidden},
 		{"an operator joins nothing", operator, iam.JoinNode, iam.Scope{NodeID: "n1"}, fault.Forbidden},
 		{"a node joins nothing", node, iam.JoinNode, iam.Scope{NodeID: "n1"}, fault.Forbidden},
+		{"monitor, metrics", monitor, iam.ReadMetrics, iam.Scope{}, fault.Internal},
+		{"monitor, a node", monitor, iam.GetNode, iam.Scope{NodeID: "n1"}, fault.Internal},
+		{"monitor changes nothing", monitor, iam.UpdateNode, iam.Scope{NodeID: "n1"}, fault.Forbidden},
+		{"monitor sees no project", monitor, iam.ListInstances, iam.Scope{ProjectID: "p"}, fault.Forbidden},
+		{"monitor makes no token", monitor, iam.CreateToken, iam.Scope{}, fault.Forbidden},
+		{"a member reads no metrics", member, iam.ReadMetrics, iam.Scope{}, fault.Forbidden},
+		{"a node reads no metrics", node, iam.ReadMetrics, iam.Scope{}, fault.Forbidden},
 		{"no role", iam.Caller{}, iam.WhoAmI, iam.Scope{}, fault.Forbidden},
 		{"an unknown role", iam.Caller{Role: "king"}, iam.GetInstance, iam.Scope{}, fault.Forbidden},
 		{"an unknown action", member, "compute:Nothing", iam.Scope{ProjectID: "p"}, fault.Forbidden},

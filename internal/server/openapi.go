@@ -129,7 +129,7 @@ func (s *Server) operationalRoutes() {
 		}
 		_, _ = w.Write([]byte("ready\n"))
 	})
-	s.mux.Handle("GET /metrics", s.metrics.handler())
+	s.metricsRoute()
 	s.mux.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, r *http.Request) {
 		s.document(w, r, "application/json", s.OpenAPI().MarshalJSON)
 	})

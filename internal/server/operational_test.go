@@ -110,6 +110,20 @@ func TestOperationalRoutes(t *testing.T) {
 					t.Errorf("the metrics lack %s", want)
 				}
 			}
+			s.Node("n1")
+			const node = `outcrop_node_reachable{node_name="n1"} 1`
+			if all := string(s.Operator.Do("GET", "/metrics", nil).Want(200).Body); !strings.Contains(all, node) || !strings.Contains(all, "outcrop_http_request_duration_seconds_count") {
+				t.Error("an operator does not see all metrics")
+			}
+			monitor := s.As(s.Token(api.CreateToken{Role: "monitor"}))
+			if all := string(monitor.Do("GET", "/metrics", nil).Want(200).Body); !strings.Contains(all, node) {
+				t.Error("a monitor does not see the nodes")
+			}
+			if strings.Contains(string(anybody.Do("GET", "/metrics", nil).Want(200).Body), "n1") {
+				t.Error("the metrics name a node to somebody without a token")
+			}
+			s.Member("shop").Do("GET", "/metrics", nil).Refused(403, "FORBIDDEN")
+			s.As("oct_wrong").Do("GET", "/metrics", nil).Refused(401, "UNAUTHENTICATED")
 			if strings.Contains(metrics, "some-tenant") {
 				t.Error("the metrics name what a path named")
 			}

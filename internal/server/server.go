@@ -17,7 +17,6 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/outcrop-cloud/outcrop/internal/control"
 )
@@ -45,8 +44,7 @@ var (
 // New builds the routes. version goes into the OpenAPI document and a header.
 func New(c *control.Control, log *slog.Logger, version string) *Server {
 	s := &Server{control: c, log: log, mux: http.NewServeMux(), stopping: make(chan struct{})}
-	s.metrics = newMetrics(prometheus.NewRegistry())
-	s.metrics.registry.MustRegister(&nodeCollector{c, log})
+	s.metrics = newMetrics(&nodeCollector{c, log})
 	s.api = humago.New(s.mux, openAPIConfig(version))
 	building.Lock()
 	defer building.Unlock()
