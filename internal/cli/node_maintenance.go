@@ -161,7 +161,7 @@ var drainDetails = []field[api.Drain]{
 		if d.LooseVolumes == 0 {
 			return ""
 		}
-		return fmt.Sprintf("%d volumes that are attached to no instance", d.LooseVolumes)
+		return strconv.FormatInt(d.LooseVolumes, 10) + " of its volumes, attached to no instance"
 	}},
 }
 

@@ -178,7 +178,10 @@ func previewItem(tx *store.Tx, ix *schedule.Index, i *store.Instance, d *store.D
 		return v, nil, nil
 	}
 	v.TargetNodeID = decision.NodeID
-	if i.State.Transitional() || i.State == compute.StateError {
+	switch {
+	case i.State == compute.StateError:
+		v.Message = "it is in error, so it is stopped first; " + v.Message
+	case i.State.Transitional():
 		v.Message = "it is " + string(i.State) + "; once it has settled, " + v.Message
 	}
 	a := r.Allocation(decision)

@@ -154,14 +154,13 @@ func (c *Control) driveDrains(ctx context.Context) error {
 // their way.
 func (c *Control) driveDrain(ctx context.Context, nodeID string) error {
 	var next []store.DrainItem
-	var deadline time.Time
+	var d store.Drain
 	err := retryStale(func() error {
 		return c.db.Write(ctx, func(tx *store.Tx) (err error) {
-			d, err := tx.Drain(nodeID)
-			if err != nil || !d.Open {
+			next = nil
+			if d, err = tx.Drain(nodeID); err != nil || !d.Open {
 				return err
 			}
-			deadline = d.Deadline
 			next, err = c.lookAtItems(tx, &d)
 			return err
 		})
@@ -170,7 +169,7 @@ func (c *Control) driveDrain(ctx context.Context, nodeID string) error {
 		return err
 	}
 	for n := range next {
-		if berr := c.beginItem(ctx, &next[n], deadline); berr != nil {
+		if berr := c.beginItem(ctx, &d, &next[n]); berr != nil {
 			err = errors.Join(err, berr)
 		}
 	}
@@ -222,6 +221,8 @@ func (c *Control) lookAtItems(tx *store.Tx, d *store.Drain) (next []store.DrainI
 	case active >= d.Parallel:
 		return nil, nil
 	}
+	// Who waited longest comes first, so that one that cannot go keeps nobody.
+	slices.SortStableFunc(next, func(a, b store.DrainItem) int { return a.RetryAt.Compare(b.RetryAt) })
 	return next[:min(len(next), d.Parallel-active)], nil
 }
 
@@ -269,9 +270,12 @@ func findItems(tx *store.Tx, d *store.Drain) error {
 	return nil
 }
 
-// retryDrain is how long a drain waits before it tries again with an instance that
-// could not go.
-const retryDrain = 15 * time.Second
+// How long a drain waits before it tries again with an instance that could not go, and
+// with one that is about to settle.
+const (
+	retryDrain  = 15 * time.Second
+	retrySettle = 2 * time.Second
+)
 
 // lookAtItem draws what follows from where an instance is now.
 func (c *Control) lookAtItem(tx *store.Tx, item *store.DrainItem, late bool) error {
@@ -346,7 +350,9 @@ func (c *Control) outOfTime(tx *store.Tx, item *store.DrainItem, i *store.Instan
 var errMovedOn = errors.New("the drain has moved on")
 
 // beginItem begins with an instance, or notes why that cannot be now.
-func (c *Control) beginItem(ctx context.Context, item *store.DrainItem, deadline time.Time) error {
+func (c *Control) beginItem(ctx context.Context, d *store.Drain, item *store.DrainItem) error {
+	who := iam.System
+	who.Name = d.By
 	began := func(tx *store.Tx, i *store.Instance, ran bool, to store.DrainState, target string) error {
 		now, err := tx.HeldBy(i)
 		if err != nil || now == nil || now.State != store.DrainPending { // cancelled meanwhile
@@ -355,11 +361,11 @@ func (c *Control) beginItem(ctx context.Context, item *store.DrainItem, deadline
 		now.State, now.WasRunning, now.Target, now.Message = to, ran, target, ""
 		return tx.PutDrainItem(now)
 	}
-	err := c.settleFirst(ctx, item)
+	err := c.settleFirst(ctx, who, item)
 	switch {
 	case err != nil:
 	case item.Strategy == compute.StrategyStop:
-		_, err = c.change(ctx, iam.System, iam.StopInstance, item.ProjectID, item.InstanceID, func(tx *store.Tx, i *store.Instance) (string, error) {
+		_, err = c.change(ctx, who, iam.StopInstance, item.ProjectID, item.InstanceID, func(tx *store.Tx, i *store.Instance) (string, error) {
 			ran := i.State == compute.StateRunning
 			if !ran && i.State != compute.StateStopped {
 				return "", invalidState(i, "drain", "it must be running or stopped")
@@ -371,13 +377,17 @@ func (c *Control) beginItem(ctx context.Context, item *store.DrainItem, deadline
 			return "drain", nil
 		})
 	default:
-		o := moveOrder{recreate: item.Strategy == compute.StrategyRecreate, drain: true, ran: item.WasRunning, deadline: deadline}
-		err = c.move(ctx, item.ProjectID, item.InstanceID, "system", o, func(p *placing, i *store.Instance) error {
+		o := moveOrder{recreate: item.Strategy == compute.StrategyRecreate, drain: true, ran: item.WasRunning, deadline: d.Deadline}
+		err = c.move(ctx, item.ProjectID, item.InstanceID, d.By, o, func(p *placing, i *store.Instance) error {
 			return began(p.Tx, i, i.Move.WasRunning, store.DrainMoving, i.Move.To)
 		})
 	}
 	if f, refused := errors.AsType[*fault.Error](err); refused {
-		return c.drainLater(ctx, item, f.Message)
+		after := retryDrain
+		if f.Code == fault.InvalidState {
+			after = retrySettle
+		}
+		return c.drainLater(ctx, item, f.Message, after)
 	}
 	if errors.Is(err, errMovedOn) {
 		return nil // looked at again
@@ -387,8 +397,8 @@ func (c *Control) beginItem(ctx context.Context, item *store.DrainItem, deadline
 
 // settleFirst stops an instance that is in error, so that its node says for certain
 // that nothing of it runs.
-func (c *Control) settleFirst(ctx context.Context, item *store.DrainItem) error {
-	_, err := c.change(ctx, iam.System, iam.StopInstance, item.ProjectID, item.InstanceID, func(tx *store.Tx, i *store.Instance) (string, error) {
+func (c *Control) settleFirst(ctx context.Context, who iam.Caller, item *store.DrainItem) error {
+	_, err := c.change(ctx, who, iam.StopInstance, item.ProjectID, item.InstanceID, func(tx *store.Tx, i *store.Instance) (string, error) {
 		if i.State != compute.StateError || i.NodeID != item.NodeID {
 			return "", nil
 		}
@@ -399,7 +409,7 @@ func (c *Control) settleFirst(ctx context.Context, item *store.DrainItem) error 
 }
 
 // drainLater notes why an instance cannot go now; it is tried again.
-func (c *Control) drainLater(ctx context.Context, item *store.DrainItem, why string) error {
+func (c *Control) drainLater(ctx context.Context, item *store.DrainItem, why string, after time.Duration) error {
 	return c.db.Write(ctx, func(tx *store.Tx) error {
 		items, err := tx.DrainItems(item.NodeID)
 		if err != nil {
@@ -407,7 +417,7 @@ func (c *Control) drainLater(ctx context.Context, item *store.DrainItem, why str
 		}
 		for n := range items {
 			if now := &items[n]; now.InstanceID == item.InstanceID && now.State == store.DrainPending {
-				now.Message, now.RetryAt = why, tx.Now.Add(retryDrain)
+				now.Message, now.RetryAt = why, tx.Now.Add(after)
 				return tx.PutDrainItem(now)
 			}
 		}

@@ -75,7 +75,7 @@ func (c *Control) notSafe(tx *store.Tx, n *compute.Node) (why []string, err erro
 	if err != nil {
 		return nil, err
 	}
-	may := 0
+	may := int64(0)
 	first := ""
 	for i := range rows {
 		if rows[i].State != compute.StateStopped {
@@ -85,20 +85,27 @@ func (c *Control) notSafe(tx *store.Tx, n *compute.Node) (why []string, err erro
 		}
 	}
 	if may > 0 {
-		why = append(why, fmt.Sprintf("%d instances on the node may run, or are on their way: %s", may, first))
+		why = append(why, fmt.Sprintf("%s on the node may run, or be on the way: %s", countText(may, "instance"), first))
 	}
 	coming, err := tx.IncomingOn(n.ID)
 	if err != nil {
 		return nil, err
 	}
 	if coming > 0 {
-		why = append(why, fmt.Sprintf("%d instances are on their way to the node", coming))
+		why = append(why, countText(coming, "instance")+" on the way to the node")
 	}
 	uploads, err := tx.UploadsOn(n.ID)
 	if len(uploads) > 0 && may == 0 {
 		why = append(why, fmt.Sprintf("the volumes of %s are being read", uploads[0].InstanceID))
 	}
 	return why, err
+}
+
+func countText(n int64, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // notHeld refuses to start what a drain holds stopped on its node.

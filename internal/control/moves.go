@@ -146,7 +146,11 @@ func (c *Control) beginMove(p *placing, i *store.Instance, by string, o moveOrde
 		return err
 	}
 	i.Migrate(p.Now, compute.Move{To: to.NodeID, Recreate: o.recreate, Drain: o.drain, WasRunning: o.ran, StopBy: p.Now.Add(compute.DefaultStopDeadline)}, o.deadline)
-	return c.save(p.Tx, i, by, "migrate", "from node "+i.NodeID+" to node "+to.NodeID)
+	message := "from node " + i.NodeID + " to node " + to.NodeID
+	if o.drain {
+		message += ", as its node is drained"
+	}
+	return c.save(p.Tx, i, by, "migrate", message)
 }
 
 // moveRequest is what a placed instance asks of another node: all that it asked for
@@ -165,6 +169,8 @@ func moveRequest(tx *store.Tx, i *store.Instance, d *store.Details) (schedule.Re
 		r.Group.Partition = held.Seat.Partition
 	}
 	r.Avoid, err = tx.NodesLeft(i.ID)
+	// Its own as well, so that it is never the nearest miss.
+	r.Avoid = append(r.Avoid, i.NodeID)
 	return r, err
 }
 
@@ -210,7 +216,7 @@ func (c *Control) atRest(tx *store.Tx, i *store.Instance) (others []string, err 
 	if err := tx.PutUpload(&u); err != nil {
 		return nil, err
 	}
-	return nil, c.save(tx, i, "node "+i.NodeID, "migrate-rest", fmt.Sprintf("the VM is down; %d volumes are to be carried", len(u.VolumeIDs)))
+	return nil, c.save(tx, i, "node "+i.NodeID, "migrate-rest", "the VM is down; "+countText(int64(len(u.VolumeIDs)), "volume")+" to carry")
 }
 
 // switchOver makes the instance the other node's. bases are the carried volumes by
