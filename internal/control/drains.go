@@ -308,7 +308,9 @@ func (c *Control) lookAtItem(tx *store.Tx, item *store.DrainItem, late bool) err
 			item.State, item.Message, item.RetryAt = store.DrainPending, cmp.Or(i.Message, "it is "+string(i.State)+" again"), tx.Now.Add(retryDrain)
 		}
 	}
-	if late && item.State != store.DrainHeld {
+	// What is being stopped for the drain will be held, though later: else it would be
+	// stopped and nobody would start it again.
+	if late && item.State != store.DrainHeld && !(item.State == store.DrainHolding && i.State == compute.StateStopping) {
 		return c.outOfTime(tx, item, &i)
 	}
 	return nil
