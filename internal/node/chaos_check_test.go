@@ -73,7 +73,8 @@ func (c *chaos) check() error {
 			if vm.BootID != "" {
 				runs[vm.ID] = box.id
 			}
-			if left := b.left[box.id+" "+vm.ID]; (!known || i.State == compute.StateTerminated || i.NodeID != box.id) && (vm.BootID != "" || !left) {
+			left := b.left[box.id+" "+vm.ID] && (vm.BootID == "" || box.declaredOff)
+			if (!known || i.State == compute.StateTerminated || i.NodeID != box.id) && !left {
 				add(vm.ID, "%s has the VM %s (%s), which is %q on %q", box.id, vm.ID, vm.State, i.State, i.NodeID)
 			}
 		}

@@ -68,6 +68,9 @@ func TestChaos(t *testing.T) {
 					err = c.run(*chaosSteps)
 				}
 				err = errors.Join(err, c.world.end())
+				if err != nil {
+					err = fmt.Errorf("%w\n%s", err, c.logs.about(20, "level=ERROR"))
+				}
 				virtual = time.Since(start)
 			})
 			t.Logf("seed %d: %d steps, %v of virtual time in %v: %s", seed, len(c.log), virtual.Round(time.Second), time.Since(began).Round(time.Millisecond), c.tally())
@@ -172,6 +175,8 @@ var chaosDeeds = []chaosDeed{
 	{"drain", 2, func(c *chaos) (string, error) {
 		return c.maintain("drain", api.DrainNode{Strategy: []string{"migrate", "stop"}[c.rng.IntN(2)], DeadlineSeconds: 60 + c.rng.Int64N(3600)})
 	}},
+
+	{"declare-off", 6, (*chaos).declareOff},
 
 	{"kill-agent", 5, func(c *chaos) (string, error) { b := c.box(); b.stop(); return b.id, b.start() }},
 	{"lose-agent", 3, (*chaos).loseAgent},
@@ -508,6 +513,26 @@ func (c *chaos) maintain(verb string, in any) (string, error) {
 	return fmt.Sprint(b.id, " ", said), err
 }
 
+// declareOff says that a node is dead, which may be true or not; the server takes it
+// only of one that is silent.
+func (c *chaos) declareOff() (string, error) {
+	b := c.box()
+	known, err := c.read()
+	if err != nil {
+		return "", err
+	}
+	said, ok, unknown, err := c.call("POST", api.NodePath(b.id, "declare-off"), api.DeclareOff{}, nil)
+	if ok || unknown {
+		b.declaredOff = true
+		for id, i := range known.instances {
+			if i.NodeID == b.id || i.Move != nil {
+				c.ended(id)
+			}
+		}
+	}
+	return b.id + " " + said, err
+}
+
 func (c *chaos) loseAgent() (string, error) {
 	b, d := c.box(), c.span(6*time.Minute)
 	b.stop()
@@ -536,8 +561,8 @@ func (c *chaos) rebootNode() (string, error) {
 			w.state = "running"
 		}
 	}
-	for id, w := range c.wishes { // a boot starts those, too, that were off
-		if i := known.instances[id]; w.onBoot && w.state == "stopped" && i.NodeID == b.id {
+	for _, w := range c.wishes { // a boot starts those, too, that were off
+		if w.onBoot && w.state == "stopped" { // or that are on their way to it
 			w.state = ""
 		}
 	}

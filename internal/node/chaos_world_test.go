@@ -99,6 +99,8 @@ type box struct {
 	cfg  Config
 	full bool // its disk
 	boot int
+	// declaredOff: somebody said that it is dead, and perhaps it was not.
+	declaredOff bool
 
 	agent  *agent
 	cancel context.CancelFunc
