@@ -337,7 +337,7 @@ func stillJoined(tx *store.Tx, before, j *compute.NodeJoin, knows bool) (*admiss
 // only with a token that an operator made for this very id may a machine take a key
 // to a node that has none (contract N-21). Nil means that nothing speaks against it.
 func claimNode(tx *store.Tx, j *compute.NodeJoin, forThisID bool) (*admission, error) {
-	n, err := tx.Node(j.NodeID)
+	n, err := tx.NodeToChange(j.NodeID)
 	if errors.Is(err, store.ErrNotFound) {
 		return nil, nil
 	}

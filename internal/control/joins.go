@@ -158,7 +158,7 @@ func (c *Control) ReadmitNode(ctx context.Context, who iam.Caller, nodeID string
 		if err != nil {
 			return err
 		}
-		n, err := tx.Node(nodeID)
+		n, err := tx.NodeToChange(nodeID)
 		switch {
 		case err == nil:
 			n.Identity = compute.Identity{}

@@ -109,8 +109,8 @@ func (c *Control) UpdateNode(ctx context.Context, who iam.Caller, id string, in 
 	}
 	var before, n compute.Node
 	err := c.db.Write(ctx, func(tx *store.Tx) (err error) {
-		if n, err = c.node(tx, id); err != nil {
-			return err
+		if n, err = tx.NodeToChange(id); err != nil {
+			return notFound(err, "there is no node %q; list them with: outcrop node list", id)
 		}
 		before = n
 		patchSpec(&n.Spec, in)

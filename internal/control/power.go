@@ -238,10 +238,7 @@ func (c *Control) movePower(ctx context.Context, nodeID string, fn func(p *compu
 	var n compute.Node
 	var before compute.PowerAction
 	err := c.db.Write(ctx, func(tx *store.Tx) (err error) {
-		if _, err := tx.LockPlacement(); err != nil { // so that no other server writes the node meanwhile
-			return err
-		}
-		if n, err = tx.Node(nodeID); err != nil {
+		if n, err = tx.NodeToChange(nodeID); err != nil {
 			return notFound(err, "there is no node %q; list them with: outcrop node list", nodeID)
 		}
 		before = n.Power

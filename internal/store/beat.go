@@ -210,7 +210,7 @@ func (w *writer) beatAlone(tx *Tx, op *write) error {
 // beat registers a node, or writes what its beat changes of the record: its facts,
 // its boot, and what follows from that.
 func (tx *Tx) beat(b *Beat) (node *compute.Node, registered bool, err error) {
-	n, err := tx.Node(b.NodeID)
+	n, err := tx.NodeToChange(b.NodeID)
 	b.Before = nil
 	switch {
 	case errors.Is(err, ErrNotFound):

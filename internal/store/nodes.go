@@ -51,6 +51,16 @@ func (tx *Tx) Node(id string) (compute.Node, error) {
 	return n, err
 }
 
+// NodeToChange reads a node that this transaction is going to write; ErrNotFound. No
+// other server writes a node before it has ended, so nothing of what those write is
+// lost.
+func (tx *Tx) NodeToChange(id string) (n compute.Node, err error) {
+	if _, err := tx.LockPlacement(); err != nil {
+		return n, err
+	}
+	return tx.Node(id)
+}
+
 // Nodes reads up to limit nodes with ids after the given one, in id order.
 func (tx *Tx) Nodes(after string, limit int) ([]compute.Node, error) {
 	rows, err := list(tx, nodeSelect+`WHERE n.id > $1 ORDER BY n.id LIMIT $2`, []any{after, limit}, scanNode)
