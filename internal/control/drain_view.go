@@ -173,6 +173,7 @@ func previewItem(tx *store.Tx, ix *schedule.Index, i *store.Instance, d *store.D
 	}
 	decision := ix.Place(r)
 	if decision.NodeID == "" {
+		decision = nowhere(decision, &r)
 		e := explained(decision)
 		v.Placement, v.Message = &e, "no node can take it now: "+reasons(decision)
 		return v, nil, nil

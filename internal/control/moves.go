@@ -103,9 +103,18 @@ func (c *Control) whyNowhere(ctx context.Context, r schedule.Request) error {
 	if d.NodeID != "" {
 		return fault.Coded(fault.Conflict, fault.NoRoom, "there was no room on any node just now, and there is some again; try again")
 	}
+	d = nowhere(d, &r)
 	e := fault.Coded(fault.Conflict, fault.NoRoom, "no node can take the instance: %s", reasons(d))
 	e.Details = explained(d)
 	return e
+}
+
+// nowhere is a refusal that does not say twice that the instance's own node is none.
+func nowhere(d schedule.Decision, r *schedule.Request) schedule.Decision {
+	if len(r.Avoid) == 1 {
+		d.Reasons = slices.DeleteFunc(slices.Clone(d.Reasons), func(r schedule.Reason) bool { return r.Code == schedule.CodeAvoided })
+	}
+	return d
 }
 
 // beginMove chooses the node and accepts the migration.
