@@ -37,8 +37,8 @@ func (c *Control) maintain(ctx context.Context, who iam.Caller, a iam.Action, id
 	changed := false
 	err := retryStale(func() error {
 		return c.db.Write(ctx, func(tx *store.Tx) (err error) {
-			if n, err = c.node(tx, id); err != nil {
-				return err
+			if n, err = tx.NodeToChange(id); err != nil {
+				return notFound(err, "there is no node %q; list them with: outcrop node list", id)
 			}
 			if changed, err = fn(tx, &n); err != nil || !changed {
 				return err
