@@ -265,6 +265,29 @@ func TestStartOnNodeBootIsNotLost(t *testing.T) {
 	}
 }
 
+// An image that is being made of an instance is not spoilt by its node's boot.
+// contract: U-16 U-19
+func TestNodeBootSparesImage(t *testing.T) {
+	s := apptest.Start(t, apptest.Options{})
+	n := s.Node("n1")
+	i := n.Stopped("default", api.CreateInstance{StartOnNodeBoot: true})
+	d, _ := n.Desired(i.ID)
+	sync := func(boot string) (out api.SyncResponse) {
+		t.Helper()
+		n.Do("POST", api.NodePath("n1", "sync"), api.SyncRequest{BootID: boot, Instances: []api.ObservedInstance{{ID: i.ID, Epoch: d.Epoch, Phase: "stopped"}}}).Want(200).Decode(&out)
+		return out
+	}
+	sync("boot-1")
+	do(s, "create-image", i.ID, api.CreateImage{Name: "copy"}).Want(202)
+	out := sync("boot-2")
+	if len(out.Uploads) != 1 || out.Instances[0].Epoch != out.Uploads[0].Epoch {
+		t.Errorf("uploads %+v, instance %+v", out.Uploads, out.Instances)
+	}
+	if got := s.Operator.Instance("default", i.ID); got.State != "stopped" {
+		t.Errorf("%s", got.State)
+	}
+}
+
 // contract: U-17
 func TestForceStopping(t *testing.T) {
 	s := apptest.Start(t, apptest.Options{})

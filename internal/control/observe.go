@@ -11,6 +11,7 @@ import (
 
 	"github.com/outcrop-cloud/outcrop/internal/api"
 	"github.com/outcrop-cloud/outcrop/internal/compute"
+	"github.com/outcrop-cloud/outcrop/internal/fault"
 	"github.com/outcrop-cloud/outcrop/internal/store"
 )
 
@@ -172,7 +173,18 @@ func (c *Control) nodeBooted(tx *store.Tx, nodeID, bootID string) (changed bool,
 			if err != nil {
 				return false, err
 			}
-			if stays || !i.NodeBooted(tx.Now) {
+			if stays {
+				continue
+			}
+			if err := noUpload(tx, i); fault.HasCode(err, fault.InvalidState) {
+				if err := event(tx, &i.Instance, "system", "node-boot", "not started again, as an image is being made of it"); err != nil {
+					return false, err
+				}
+				continue
+			} else if err != nil {
+				return false, err
+			}
+			if !i.NodeBooted(tx.Now) {
 				continue
 			}
 			if err := c.save(tx, i, "system", "node-boot", "started again, as its node booted"); err != nil {
