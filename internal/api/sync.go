@@ -81,6 +81,7 @@ type ImageUpload struct {
 	InstanceID string   `json:"instanceId"`
 	Epoch      int64    `json:"epoch" doc:"Of the stopped goal; the node refuses to read a VM of another."`
 	VolumeIDs  []string `json:"volumeIds"`
+	Impatient  bool     `json:"impatient,omitempty" doc:"The instance is down for it: where there is no room, that is a failure and not waited out."`
 }
 
 // FailedUpload is an upload that the node cannot make.

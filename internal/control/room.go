@@ -16,7 +16,7 @@ const (
 )
 
 func noSpace() error {
-	return fault.Coded(fault.Conflict, "NO_SPACE", "the server's disk is full; nothing was stored; delete images (outcrop image delete) or make room in the server's data folder")
+	return fault.Coded(fault.Conflict, fault.NoSpace, "the server's disk is full; nothing was stored; delete images (outcrop image delete) or make room in the server's data folder")
 }
 
 // roomFor refuses what would take the last of the disk that holds dir. A disk

@@ -80,7 +80,7 @@ func noUpload(tx *store.Tx, i *store.Instance) error {
 func desiredUploads(tx *store.Tx, nodeID string) (out []api.ImageUpload, err error) {
 	all, err := tx.UploadsOn(nodeID)
 	for _, u := range all {
-		out = append(out, api.ImageUpload{ID: u.ID, InstanceID: u.InstanceID, Epoch: u.Epoch, VolumeIDs: u.VolumeIDs})
+		out = append(out, api.ImageUpload{ID: u.ID, InstanceID: u.InstanceID, Epoch: u.Epoch, VolumeIDs: u.VolumeIDs, Impatient: u.ImageID == ""})
 	}
 	return out, err
 }

@@ -47,7 +47,8 @@ const (
 	SignatureStale      = "SIGNATURE_STALE" // details: api.ClockDetails
 	SignatureReplayed   = "SIGNATURE_REPLAYED"
 	AlreadyExists       = "ALREADY_EXISTS"
-	NoRoom              = "NO_ROOM"
+	NoRoom              = "NO_ROOM"        // on any node, or on the one that was asked for
+	NoSpace             = "NO_SPACE"       // on the server's disk
 	QuotaExceeded       = "QUOTA_EXCEEDED" // details: api.QuotaExceeded
 )
 

@@ -155,7 +155,7 @@ func (a *agent) uploadRound(ctx context.Context) error {
 		case err == nil:
 			a.uploads.finish(up.ID)
 			a.log.Info("an image was made of an instance", "instance", up.InstanceID, "upload", up.ID)
-		case hopeless(err):
+		case hopeless(err), up.Impatient && full(err):
 			a.uploads.fail(up.ID, err.Error())
 			a.log.Error("an instance's volumes cannot be read", "instance", up.InstanceID, "upload", up.ID, "error", err)
 			a.changed()
@@ -164,6 +164,11 @@ func (a *agent) uploadRound(ctx context.Context) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// full says that there is no room, here or at the server: somebody has to make some.
+func full(err error) bool {
+	return errors.Is(err, errNoRoom) || fault.HasCode(err, fault.NoSpace)
 }
 
 // errNotAtRest says that the VM is not stopped at the epoch that is asked for: it
@@ -351,7 +356,8 @@ func (v flattened) allocated() (n int64) {
 // flattenTimeout bounds the reading of one volume.
 const flattenTimeout = 6 * time.Hour
 
-// flatten writes a volume as one compressed image. What it stands on is spelled out
+// flatten writes a volume as one compressed image. zstd (QEMU 5.1) takes a fifth of the
+// time of zlib and no more bytes: an instance that migrates is down meanwhile. What it stands on is spelled out
 // and not taken from its header, which a QEMU that was taken over could have written:
 // its owner would else get any file of the node in an image. So is that its bytes are
 // in this file. -U reads without a lock, so that a start is not refused.
@@ -370,7 +376,7 @@ func flatten(ctx context.Context, v flattened, to string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, flattenTimeout)
 	defer cancel()
-	err = qemuImg(ctx, "convert", "-q", "-U", "-O", "qcow2", "-c", "json:"+string(spec), to)
+	err = qemuImg(ctx, "convert", "-q", "-U", "-O", "qcow2", "-c", "-o", "compression_type=zstd", "json:"+string(spec), to)
 	if err == nil {
 		err = secure(to)
 	}

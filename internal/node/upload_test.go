@@ -73,6 +73,22 @@ func TestUploadOfWhatIsNotThere(t *testing.T) {
 			f := e.lastSync().FailedUploads
 			return len(f) == 1 && f[0].ID == "mv-2" && strings.Contains(f[0].Message, "missing")
 		})
+		// Where there is no room, one that its instance waits for fails, and another waits.
+		full := func(impatient bool) {
+			e.free.Store(reserve - 1)
+			wish("mv-3")
+			e.edit(func() { e.toMake[0].Impatient, e.toMake[0].VolumeIDs = impatient, []string{volA} })
+		}
+		full(false)
+		<-time.After(time.Minute)
+		if f := e.lastSync().FailedUploads; len(f) != 0 {
+			t.Errorf("one that can wait failed: %v", f)
+		}
+		full(true)
+		e.until(t, "a failure for want of room", 2*time.Minute, func() bool {
+			f := e.lastSync().FailedUploads
+			return len(f) == 1 && f[0].ID == "mv-3" && strings.Contains(f[0].Message, "no room")
+		})
 		// Told until nobody asks.
 		e.edit(func() { e.toMake = nil })
 		e.until(t, "silence", time.Minute, func() bool { return len(e.lastSync().FailedUploads) == 0 })
