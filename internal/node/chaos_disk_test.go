@@ -125,6 +125,6 @@ func (c *chaos) clearDisks() error {
 			wrong = append(wrong, c.tenant.Do(ctx, "DELETE", api.ImagePath("default", m.ID), nil, nil))
 		}
 	}
-	time.Sleep(5 * time.Minute)
+	<-time.After(5 * time.Minute)
 	return errors.Join(wrong...)
 }

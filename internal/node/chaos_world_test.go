@@ -327,7 +327,7 @@ func (w *world) end() error {
 		b.stop()
 		_ = b.vms.Close()
 	}
-	time.Sleep(time.Minute) // for connections that are still being made
+	<-time.After(time.Minute) // for connections that are still being made
 	if !w.server.up() {
 		return nil
 	}
