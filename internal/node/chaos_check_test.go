@@ -84,6 +84,9 @@ func (c *chaos) check() error {
 		if i.State == compute.StateError && i.Message == "" {
 			add(id, "%s is in error and does not say why", id)
 		}
+		if i.ForceStopping && i.State != compute.StateStopping && i.State != compute.StateRebooting {
+			add(id, "%s is %s and is being stopped by force", id, i.State)
+		}
 		on := []string{i.NodeID}
 		if i.Move != nil {
 			on = append(on, i.Move.To)

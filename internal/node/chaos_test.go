@@ -33,7 +33,7 @@ var (
 // a VM twice, never run one that is terminated, keep their books in order, and
 // when it is over, all is as it was last asked for and nothing is left behind.
 //
-// contract: U-16 U-17 U-21 N-23
+// contract: U-03 U-04 U-11 U-16 U-17 U-19 U-21
 // lesson 3, lesson 4, lesson 9, lesson 12, lesson 19, lesson 20
 func TestChaos(t *testing.T) {
 	seeds := []uint64{*chaosSeed}
