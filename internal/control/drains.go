@@ -46,6 +46,9 @@ func (c *Control) DrainNode(ctx context.Context, who iam.Caller, id string, in a
 // earlier drain of the node did stays done: what it holds is held, and what it has on
 // its way goes on.
 func replaceDrain(tx *store.Tx, d *store.Drain) error {
+	if _, err := tx.LockDrain(d.NodeID); err != nil && !errors.Is(err, store.ErrNotFound) {
+		return err
+	}
 	items, err := tx.DrainItems(d.NodeID)
 	if err != nil {
 		return err
@@ -111,7 +114,7 @@ func strategyOf(d *store.Drain, i *compute.Instance) compute.MaintenanceStrategy
 // where it is now.
 func (c *Control) CancelDrain(ctx context.Context, who iam.Caller, id string) (api.Drain, error) {
 	_, err := c.maintain(ctx, who, iam.CancelDrain, id, func(tx *store.Tx, n *compute.Node) (bool, error) {
-		d, err := tx.Drain(id)
+		d, err := tx.LockDrain(id)
 		if errors.Is(err, store.ErrNotFound) || err == nil && !d.Open {
 			return false, fault.Coded(fault.Conflict, fault.InvalidState, "no drain of node %q goes on; let it take part again with: outcrop node uncordon %s", id, id)
 		}
@@ -158,7 +161,7 @@ func (c *Control) driveDrain(ctx context.Context, nodeID string) error {
 	err := retryStale(func() error {
 		return c.db.Write(ctx, func(tx *store.Tx) (err error) {
 			next = nil
-			if d, err = tx.Drain(nodeID); err != nil || !d.Open {
+			if d, err = tx.LockDrain(nodeID); err != nil || !d.Open {
 				return err
 			}
 			next, err = c.lookAtItems(tx, &d)
@@ -356,6 +359,9 @@ func (c *Control) beginItem(ctx context.Context, d *store.Drain, item *store.Dra
 	who := iam.System
 	who.Name = d.By
 	began := func(tx *store.Tx, i *store.Instance, ran bool, to store.DrainState, target string) error {
+		if _, err := tx.LockDrain(item.NodeID); err != nil {
+			return err
+		}
 		now, err := tx.HeldBy(i)
 		if err != nil || now == nil || now.State != store.DrainPending { // cancelled meanwhile
 			return cmp.Or(err, errMovedOn)
@@ -413,12 +419,15 @@ func (c *Control) settleFirst(ctx context.Context, who iam.Caller, item *store.D
 // drainLater notes why an instance cannot go now; it is tried again.
 func (c *Control) drainLater(ctx context.Context, item *store.DrainItem, why string, after time.Duration) error {
 	return c.db.Write(ctx, func(tx *store.Tx) error {
+		if _, err := tx.LockDrain(item.NodeID); err != nil {
+			return err
+		}
 		items, err := tx.DrainItems(item.NodeID)
 		if err != nil {
 			return err
 		}
 		for n := range items {
-			if now := &items[n]; now.InstanceID == item.InstanceID && now.State == store.DrainPending {
+			if now := &items[n]; now.Holds && now.InstanceID == item.InstanceID && now.State == store.DrainPending {
 				now.Message, now.RetryAt = why, tx.Now.Add(after)
 				return tx.PutDrainItem(now)
 			}

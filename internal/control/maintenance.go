@@ -126,7 +126,7 @@ func held(tx *store.Tx, i *store.Instance) (bool, error) {
 // endDrain closes the drain of a node that takes part again: what has not switched
 // stays, and what was stopped is started if it ran.
 func (c *Control) endDrain(tx *store.Tx, nodeID, by string, outcome store.DrainOutcome) error {
-	d, err := tx.Drain(nodeID)
+	d, err := tx.LockDrain(nodeID)
 	if errors.Is(err, store.ErrNotFound) {
 		return nil
 	}

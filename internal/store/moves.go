@@ -120,6 +120,12 @@ func (tx *Tx) Drain(nodeID string) (Drain, error) {
 	return one(tx, drainSelect+`WHERE node_id = $1`, []any{nodeID}, scanDrain)
 }
 
+// LockDrain is Drain in a write: nobody else changes the drain or its items until the
+// end of the transaction.
+func (tx *Tx) LockDrain(nodeID string) (Drain, error) {
+	return one(tx, `UPDATE drains SET open = open WHERE node_id = $1 RETURNING node_id, open, doc`, []any{nodeID}, scanDrain)
+}
+
 // OpenDrains reads the drains that go on.
 func (tx *Tx) OpenDrains() ([]Drain, error) {
 	return list(tx, drainSelect+`WHERE open ORDER BY node_id`, nil, scanDrain)
