@@ -192,7 +192,7 @@ func makeAgent(cfg Config, up *uplink, dir layout, lock io.Closer) (*agent, erro
 		uploads:    newUploads(),
 		streams:    newStreams(),
 		power:      newPowers(dir.file(filePower)),
-		wakes:      &wakes{send: host.Wake},
+		wakes:      &wakes{send: cfg.Host.Wake},
 		keeper:     newKeeper(dir.file(fileReservation)),
 		registered: make(chan struct{}),
 		news:       make(chan struct{}, 1),

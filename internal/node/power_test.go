@@ -24,6 +24,7 @@ type machineHost struct {
 	mu     sync.Mutex
 	verbs  []compute.PowerVerb
 	kept   []int64
+	woken  []string
 	err    error
 	before func() // called before a power action
 }
@@ -43,6 +44,13 @@ func (h *machineHost) KeepMemory(_ context.Context, bytes int64) error {
 	defer h.mu.Unlock()
 	h.kept = append(h.kept, bytes)
 	return h.err
+}
+
+func (h *machineHost) Wake(card net.HardwareAddr) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.woken = append(h.woken, card.String())
+	return nil
 }
 
 func (h *machineHost) fail(err error) {
@@ -305,20 +313,17 @@ func TestWakesOthers(t *testing.T) {
 func TestWakeIsReported(t *testing.T) {
 	bubble(t, func(t *testing.T, e *env) {
 		e.downAgent()
-		var sent int
-		var mu sync.Mutex
-		e.tweak = func(a *agent) {
-			a.wakes.send = func(net.HardwareAddr) error { mu.Lock(); defer mu.Unlock(); sent++; return nil }
-		}
+		h := &machineHost{}
+		e.cfg.Host = h
 		e.up(t)
 		e.edit(func() { e.toWake = []api.DesiredWake{{ID: "a", MAC: "3c:fd:fe:00:00:0a"}} })
 		e.until(t, "it is reported", time.Minute, func() bool { return len(e.lastSync().Wakes) == 1 })
 		e.edit(func() { e.toWake = nil })
 		e.until(t, "it is over", time.Minute, func() bool { return len(e.lastSync().Wakes) == 0 })
-		mu.Lock()
-		defer mu.Unlock()
-		if sent != 1 {
-			t.Errorf("%d packets", sent)
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if !slices.Equal(h.woken, []string{"3c:fd:fe:00:00:0a"}) {
+			t.Errorf("packets for %v", h.woken)
 		}
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"time"
@@ -25,6 +26,9 @@ type Host interface {
 	// KeepMemory keeps so many bytes for the machine's own services, whatever its
 	// guests use; 0 ends that.
 	KeepMemory(ctx context.Context, bytes int64) error
+	// Wake sends one Wake-on-LAN packet for a network card to the segments that this
+	// machine has an address in. Nobody answers it.
+	Wake(card net.HardwareAddr) error
 }
 
 // ErrNoSystemd is what Systemd answers on a machine that something else runs.
@@ -51,6 +55,7 @@ var errNone = errors.New("the node's agent may not act on this machine; start it
 
 func (None) Power(context.Context, compute.PowerVerb) error { return errNone }
 func (None) KeepMemory(context.Context, int64) error        { return errNone }
+func (None) Wake(net.HardwareAddr) error                    { return errNone }
 
 // Record is the file that says, one JSON object a line, what would have been done.
 type Record string
@@ -60,6 +65,7 @@ type Recorded struct {
 	At         time.Time         `json:"at"`
 	Power      compute.PowerVerb `json:"power,omitempty"`
 	KeepMemory *int64            `json:"keepMemoryBytes,omitempty"`
+	Wake       string            `json:"wake,omitempty"` // a card's address
 }
 
 func (r Record) Power(_ context.Context, verb compute.PowerVerb) error {
@@ -69,6 +75,8 @@ func (r Record) Power(_ context.Context, verb compute.PowerVerb) error {
 func (r Record) KeepMemory(_ context.Context, bytes int64) error {
 	return r.add(Recorded{KeepMemory: &bytes})
 }
+
+func (r Record) Wake(card net.HardwareAddr) error { return r.add(Recorded{Wake: card.String()}) }
 
 func (r Record) add(what Recorded) error {
 	what.At = time.Now().UTC()

@@ -75,7 +75,7 @@ func TestNoSystemd(t *testing.T) {
 	if got := calls(t, s); got != "" {
 		t.Errorf("called %q", got)
 	}
-	if (None{}).Power(t.Context(), compute.PowerReboot) == nil || (None{}).KeepMemory(t.Context(), 1) == nil {
+	if (None{}).Power(t.Context(), compute.PowerReboot) == nil || (None{}).KeepMemory(t.Context(), 1) == nil || (None{}).Wake(card) == nil {
 		t.Error("a machine that nobody may act on is acted on")
 	}
 }
@@ -123,7 +123,7 @@ func TestRecord(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, err := range []error{h.Power(t.Context(), compute.PowerReboot), h.KeepMemory(t.Context(), 0)} {
+	for _, err := range []error{h.Power(t.Context(), compute.PowerReboot), h.KeepMemory(t.Context(), 0), h.Wake(card)} {
 		if err != nil {
 			t.Error(err)
 		}
@@ -133,11 +133,11 @@ func TestRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
-	var power, memory Recorded
-	if len(lines) != 2 || json.Unmarshal([]byte(lines[0]), &power) != nil || json.Unmarshal([]byte(lines[1]), &memory) != nil {
+	var power, memory, wake Recorded
+	if len(lines) != 3 || json.Unmarshal([]byte(lines[0]), &power) != nil || json.Unmarshal([]byte(lines[1]), &memory) != nil || json.Unmarshal([]byte(lines[2]), &wake) != nil {
 		t.Fatalf("%q", b)
 	}
-	if power.Power != compute.PowerReboot || power.At.IsZero() || power.KeepMemory != nil || memory.KeepMemory == nil || *memory.KeepMemory != 0 || memory.Power != "" {
+	if power.Power != compute.PowerReboot || power.At.IsZero() || power.KeepMemory != nil || memory.KeepMemory == nil || *memory.KeepMemory != 0 || memory.Power != "" || wake.Wake != card.String() {
 		t.Errorf("%+v, %+v", power, memory)
 	}
 }

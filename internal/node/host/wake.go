@@ -24,9 +24,8 @@ func magic(card net.HardwareAddr) []byte {
 
 var everybody = net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
-// Wake sends a magic packet for the card to the segments that this machine has an
-// address in. It is sent once; nobody answers it.
-func Wake(card net.HardwareAddr) error {
+// Wake sends the packet, whether or not systemd runs; see Host.
+func (*Systemd) Wake(card net.HardwareAddr) error {
 	if len(card) != 6 {
 		return fmt.Errorf("%q is no Ethernet address", card)
 	}

@@ -23,7 +23,7 @@ func TestMagic(t *testing.T) {
 	if want := "ffffffffffff" + strings.Repeat("3cfdfe00000a", 16); hex.EncodeToString(got) != want || len(got) != 102 {
 		t.Errorf("%x", got)
 	}
-	if err := Wake(card[:5]); err == nil {
+	if err := new(Systemd).Wake(card[:5]); err == nil {
 		t.Error("half an address is sent to")
 	}
 }
@@ -49,7 +49,7 @@ func wakeSends() string {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return err.Error()
 	}
-	if err := Wake(card); err == nil || !strings.Contains(err.Error(), "no network card") {
+	if err := new(Systemd).Wake(card); err == nil || !strings.Contains(err.Error(), "no network card") {
 		return "without a card: " + errText(err)
 	}
 	far, err := cable()
@@ -67,7 +67,7 @@ func wakeSends() string {
 		return err.Error()
 	}
 	defer datagrams.Close()
-	if err := Wake(card); err != nil {
+	if err := new(Systemd).Wake(card); err != nil {
 		return err.Error()
 	}
 	frame, err := next(frames)
