@@ -32,7 +32,8 @@ type findings struct {
 	since map[string]time.Time
 }
 
-// findings is what an operator should know of the node now.
+// findings is what an operator should know of the node now. What to do about each
+// code is the server's to say (control's nextSteps).
 func (a *agent) findings(now time.Time) []api.Finding {
 	return a.finds.date(a.find(), now)
 }
@@ -44,10 +45,10 @@ func (a *agent) find() map[string]string {
 	case err != nil:
 		found[findingLowDisk] = err.Error()
 	case free < reserve || a.images.needsRoom():
-		found[findingLowDisk] = fmt.Sprintf("%s free in %s and %s should stay free: launches wait and running VMs may stand still; make room there", size(free), a.dir.root, size(reserve))
+		found[findingLowDisk] = fmt.Sprintf("%s free in %s and %s should stay free: launches wait and running VMs may stand still", size(free), a.dir.root, size(reserve))
 	}
 	if trouble := a.view.trouble(); trouble != "" {
-		found[findingUnreachable] = "the hypervisor does not answer, so the state of this node's VMs is not known; look at its service on the node: " + trouble
+		found[findingUnreachable] = "the hypervisor does not answer, so the state of this node's VMs is not known: " + trouble
 	}
 	if a.wires != nil {
 		if trouble := a.wires.trouble(); trouble != "" {
@@ -55,7 +56,7 @@ func (a *agent) find() map[string]string {
 		}
 	}
 	if ids := a.storage.strangers(); len(ids) > 0 {
-		found[findingVolumes] = fmt.Sprintf("the server knows nothing of these volumes in %s, so they are kept: %s; remove their folders if nobody needs them", a.dir.volumes(), strings.Join(ids, ", "))
+		found[findingVolumes] = fmt.Sprintf("the server knows nothing of these volumes in %s, so they are kept: %s", a.dir.volumes(), strings.Join(ids, ", "))
 	}
 	if why := a.uploads.why(); why != "" {
 		found[findingUpload] = why
@@ -63,10 +64,10 @@ func (a *agent) find() map[string]string {
 	a.hostTrouble(found)
 	if info, ok := a.facts.info(); ok {
 		if info.Acceleration != hypervisor.KVM {
-			found[findingNoKVM] = "guests run in software emulation, many times slower than with KVM; enable virtualisation in the firmware, or nested virtualisation where the node is a VM itself"
+			found[findingNoKVM] = "guests run in software emulation, many times slower than with KVM"
 		}
 		if !info.Limits {
-			found[findingNoLimits] = "no limits of CPU, memory and IO are in force, so a VM can slow down its neighbours; give libvirt control groups to use"
+			found[findingNoLimits] = "no limits of CPU, memory and IO are in force, so a VM can slow down its neighbours"
 		}
 		if len(info.Findings) > 0 {
 			found[findingSetup] = strings.Join(info.Findings, "; ")
