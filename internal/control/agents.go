@@ -22,8 +22,8 @@ func (c *Control) EnableAgent(ctx context.Context, who iam.Caller, project, id s
 	var out api.EnabledAgent
 	var code string
 	v, err := c.change(ctx, who, iam.EnableAgent, project, id, func(tx *store.Tx, i *store.Instance) (string, error) {
-		if i.State == compute.StateTerminating || i.State == compute.StateTerminated {
-			return "", invalidState(i, "enable the agent of", "it is going")
+		if err := notGoing(i, "enable the agent of"); err != nil {
+			return "", err
 		}
 		a, err := tx.Agent(i.ID)
 		if err != nil {
@@ -65,6 +65,9 @@ func installCommand(code string) string {
 // DisableAgent says that no agent is wanted: its silence is no fault then.
 func (c *Control) DisableAgent(ctx context.Context, who iam.Caller, project, id string) (api.Instance, error) {
 	return c.change(ctx, who, iam.DisableAgent, project, id, func(tx *store.Tx, i *store.Instance) (string, error) {
+		if err := notGoing(i, "disable the agent of"); err != nil {
+			return "", err
+		}
 		a, err := tx.Agent(i.ID)
 		if err != nil {
 			return "", err
@@ -186,6 +189,9 @@ func (c *Control) ModifyMetadataOptions(ctx context.Context, who iam.Caller, pro
 	return c.change(ctx, who, iam.ModifyMetadataOptions, project, id, func(_ *store.Tx, i *store.Instance) (string, error) {
 		if in == (api.MetadataOptions{}) {
 			return "", fault.New(fault.Invalid, "name at least one option: httpEndpoint, httpTokens, httpPutResponseHopLimit, instanceMetadataTags")
+		}
+		if err := notGoing(i, "change the metadata options of"); err != nil {
+			return "", err
 		}
 		i.Spec.Metadata = withOptions(i.Spec.Metadata, &in)
 		return "modify-metadata-options", nil

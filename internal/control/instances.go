@@ -354,6 +354,9 @@ func (c *Control) UpdateInstance(ctx context.Context, who iam.Caller, project, i
 		if err := CheckPatch(in); err != nil {
 			return "", err
 		}
+		if err := notGoing(i, "change"); err != nil {
+			return "", err
+		}
 		if in.Name != nil {
 			i.Spec.Name = *in.Name
 		}

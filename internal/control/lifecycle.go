@@ -103,6 +103,15 @@ func invalidState(i *store.Instance, what, hint string) error {
 	return fault.Coded(fault.Conflict, fault.InvalidState, "cannot %s the instance while it is %s; %s", what, i.State, hint)
 }
 
+// notGoing refuses a change of an instance that is terminated, or on its way there:
+// nothing would come of it.
+func notGoing(i *store.Instance, what string) error {
+	if i.State != compute.StateTerminating && i.State != compute.StateTerminated {
+		return nil
+	}
+	return invalidState(i, what, "there is no way back; create a new one")
+}
+
 var hints = map[compute.Verb]string{
 	compute.VerbStart:  "create a new one",
 	compute.VerbStop:   "there is nothing to stop",
