@@ -43,8 +43,12 @@ func (n *Node) Findings() []Finding {
 	}
 	total := Countables(labels)
 	for _, key := range slices.Sorted(maps.Keys(n.Held)) {
-		if n.Held[key] > total[key] {
-			add(FindingOverAllocated, fmt.Sprintf("%d units of %s are allocated, the node has %d; guests keep what they hold, nothing new is placed", n.Held[key], key, total[key]),
+		if has, reported := total[key]; n.Held[key] > has {
+			there := fmt.Sprintf("has %d", has)
+			if !reported { // which is not zero (contract N-14)
+				there = "does not report them"
+			}
+			add(FindingOverAllocated, fmt.Sprintf("%d units of %s are allocated, the node %s; guests keep what they hold, nothing new is placed", n.Held[key], key, there),
 				"move guests that hold some, or declare what is there: outcrop node update "+n.ID+" --label "+key+"=N")
 			break
 		}
