@@ -196,9 +196,6 @@ func (w *writer) apply(tx *Tx, batch []*write) error {
 		if err != nil {
 			return err
 		}
-		if crossed(perr) {
-			return perr
-		}
 		op.err = perr
 	}
 	if err := w.applyBeats(tx, beats); err != nil {
@@ -207,13 +204,17 @@ func (w *writer) apply(tx *Tx, batch []*write) error {
 	return w.applyHostBeats(tx, hosts)
 }
 
-// savepoint runs fn so that its failure undoes only its own work.
+// savepoint runs fn so that its failure undoes only its own work. One that another
+// server's transaction was in the way of is the whole transaction's: it is tried again.
 func (tx *Tx) savepoint(fn func(*Tx) error) (part, whole error) {
 	tx.placementSeq = 0 // a part that is undone takes its number with it
 	if err := tx.c.control(tx.ctx, "SAVEPOINT part"); err != nil {
 		return nil, err
 	}
 	part = protect(tx, fn)
+	if crossed(part) {
+		return nil, part
+	}
 	if part != nil {
 		if err := tx.c.control(tx.ctx, "ROLLBACK TO SAVEPOINT part"); err != nil {
 			return part, fmt.Errorf("%w (after: %w)", err, part)
