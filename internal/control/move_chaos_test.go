@@ -1,21 +1,27 @@
 package control_test
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/outcrop-cloud/outcrop/internal/api"
 	"github.com/outcrop-cloud/outcrop/internal/apptest"
+	"github.com/outcrop-cloud/outcrop/internal/control"
+	"github.com/outcrop-cloud/outcrop/internal/fault"
+	"github.com/outcrop-cloud/outcrop/internal/iam"
 )
 
 // moves is a fleet on which anything happens in any order, with what it must hold to.
 type moves struct {
 	*apptest.System
 	t        *testing.T
+	second   *control.Control // another server on the same database, or nil
 	r        *rand.Rand
 	machines []*machine
 	ids      []string
@@ -39,6 +45,9 @@ func TestMovesInAnyOrder(t *testing.T) {
 		}
 		t.Run(fmt.Sprintf("%s-%d", kind, seed), func(t *testing.T) {
 			w := &moves{System: apptest.Start(t, apptest.Options{Kind: kind}), t: t, r: rand.New(rand.NewPCG(seed, 1)), wrote: map[string]string{}}
+			if kind == "postgres" {
+				w.second = secondServer(t, w.System)
+			}
 			defer func() {
 				if t.Failed() {
 					t.Logf("what happened: %v", w.did)
@@ -136,14 +145,44 @@ func (w *moves) happen(n int) {
 				m.Beat(apptest.Machine(m.ID))
 			}
 		}
+	case p < 97 && w.second != nil:
+		what = "two servers at once"
+		var both sync.WaitGroup
+		both.Go(func() { run(w.t, w.Control.Drain) })
+		both.Go(func() { w.other(n, m.ID, id) })
+		both.Wait()
 	default:
 		what = "loops"
+		if w.second != nil && w.r.IntN(2) == 0 {
+			run(w.t, w.second.Drain)
+			run(w.t, w.second.TendMoves)
+		}
 		run(w.t, w.Control.Drain)
 		run(w.t, w.Control.TendMoves)
 		run(w.t, w.Control.Expire)
 		run(w.t, w.Control.Converge)
 	}
 	w.did = append(w.did, fmt.Sprintf("%d %s %s/%s", n, what, m.ID, id))
+}
+
+// other is what the second server does.
+func (w *moves) other(n int, node, id string) {
+	var err error
+	switch n % 5 {
+	case 0:
+		err = w.second.Drain(w.t.Context())
+	case 1:
+		_, err = w.second.DrainNode(w.t.Context(), iam.System, node, api.DrainNode{})
+	case 2:
+		_, err = w.second.CancelDrain(w.t.Context(), iam.System, node)
+	case 3:
+		_, err = w.second.UncordonNode(w.t.Context(), iam.System, node)
+	case 4:
+		_, err = w.second.MigrateInstance(w.t.Context(), iam.System, "default", id, api.MigrateInstance{})
+	}
+	if _, refused := errors.AsType[*fault.Error](err); err != nil && !refused {
+		w.t.Errorf("the second server: %v", err)
+	}
 }
 
 // check holds what is true at every moment.

@@ -133,10 +133,10 @@ func (tx *Tx) OpenDrains() ([]Drain, error) {
 
 // NewDrain writes a drain in place of the node's last one and its items.
 func (tx *Tx) NewDrain(d *Drain) error {
-	if _, err := tx.exec(`DELETE FROM drains WHERE node_id = $1`, d.NodeID); err != nil {
+	if _, err := tx.exec(`DELETE FROM drain_items WHERE node_id = $1`, d.NodeID); err != nil {
 		return err
 	}
-	return tx.PutDrain(d)
+	return tx.PutDrain(d) // the row stays: it is what is locked
 }
 
 // PutDrain writes a drain.
