@@ -49,7 +49,9 @@ type SyncResponse struct {
 	Streams   []ConsoleStream   `json:"streams,omitempty" doc:"Two-way consoles that somebody waits for: dial each once."`
 	Uploads   []ImageUpload     `json:"uploads,omitempty" doc:"With changed: images to make of stopped instances."`
 	Power     *DesiredPower     `json:"power,omitempty" doc:"With changed: a power action that is in progress; absent where there is none."`
-	Wakes     []DesiredWake     `json:"wakes,omitempty" doc:"With changed: Wake-on-LAN packets to send, each once; report them in the next sync's wakes."`
+	// ServerCommit lets an agent say whether its own build is another (contract N-16).
+	ServerCommit string        `json:"serverCommit,omitempty" doc:"Commit that the server was built from; absent where its build does not say."`
+	Wakes        []DesiredWake `json:"wakes,omitempty" doc:"With changed: Wake-on-LAN packets to send, each once; report them in the next sync's wakes."`
 }
 
 // DesiredSubnet is one layer-2 segment that the node has to provide.

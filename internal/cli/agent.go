@@ -107,7 +107,7 @@ func (a *app) runAgent(ctx context.Context, o agentOptions) error {
 	cfg := nodeagent.Config{
 		ServerURL: o.server, TokenFile: o.tokenFile, JoinTokenFile: o.joinTokenFile, JoinToken: a.getenv("OUTCROP_JOIN_TOKEN"), ID: o.id, DataDir: o.data, Hypervisor: h, Role: compute.Role(o.role),
 		Region: o.region, Zone: o.zone, VCPURatio: &o.vcpuRatio, MemoryRatio: &o.memRatio, Interval: o.interval,
-		Version: buildVersion().Version, Log: log, WakeMAC: o.wakeMAC, GuestAgent: cmp.Or(o.guestAgent, guestAgentBeside()),
+		Version: buildVersion().Version, Commit: buildVersion().clean(), Log: log, WakeMAC: o.wakeMAC, GuestAgent: cmp.Or(o.guestAgent, guestAgentBeside()),
 	}
 	if cfg.Network, err = o.openNetwork(log); err != nil {
 		return err

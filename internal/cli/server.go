@@ -124,7 +124,7 @@ func (a *app) runServer(ctx context.Context, o serverOptions, ready func(url str
 	}
 	c, err := control.New(control.Options{
 		DB: db, Dir: o.data, Log: log, Region: o.region, Zone: o.zone, HeartbeatInterval: o.interval, DrainParallel: o.drainParallel,
-		SingleNode: o.single, FirstNode: o.first,
+		SingleNode: o.single, FirstNode: o.first, Commit: buildVersion().clean(),
 	})
 	if err != nil {
 		return err

@@ -46,6 +46,15 @@ var buildVersion = sync.OnceValue(func() build {
 	return b
 })
 
+// clean is the commit that names the program; empty for one that was built from a
+// tree with changes, which no commit names.
+func (b build) clean() string {
+	if b.Modified {
+		return ""
+	}
+	return b.Commit
+}
+
 func (b build) String() string {
 	text := b.Version
 	if len(b.Commit) >= 12 {

@@ -60,7 +60,7 @@ func (n *Node) Findings() []Finding {
 // there is no key, and thus no finding.
 func (n *Node) hostFindings(labels map[string]string, add func(code, message, next string)) {
 	if labels["capability.host.binaries_stale"] == "true" {
-		next := "deploy the control plane's host binaries to it again"
+		next := "install the control plane's build on the node, then restart its agent"
 		switch labels["capability.host.binaries_source"] {
 		case "control-plane-image":
 			next = "wait for the host helper's next pass, which installs the control plane's copies; if it stays, look at the helper"

@@ -37,6 +37,9 @@ type Options struct {
 	// FirstNode is what a node starts with when it first registers: the
 	// reservation that an operator chose at install.
 	FirstNode compute.NodeSpec
+	// Commit that the server was built from, for agents to compare with; empty where
+	// the build does not say.
+	Commit string
 }
 
 // Control is the compute API without a transport.

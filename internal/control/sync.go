@@ -65,7 +65,7 @@ func (c *Control) Sync(ctx context.Context, who iam.Caller, nodeID string, in *a
 func (c *Control) desired(ctx context.Context, nodeID, have string) (out api.SyncResponse, news bool, err error) {
 	out = api.SyncResponse{
 		Instances: []api.DesiredInstance{}, Subnets: []api.DesiredSubnet{}, Volumes: []api.KeptVolume{},
-		Consoles: c.cons.wanted(nodeID), Streams: c.streams.wanted(nodeID),
+		Consoles: c.cons.wanted(nodeID), Streams: c.streams.wanted(nodeID), ServerCommit: c.o.Commit,
 	}
 	err = c.db.Read(ctx, func(tx *store.Tx) error {
 		rev, err := tx.DesiredRevision(nodeID)

@@ -46,7 +46,8 @@ type server struct {
 	blobs     map[string][]byte
 	wish      map[string]bool
 	interval  int64
-	down      error // answer to everything while set
+	down      error  // answer to everything while set
+	commit    string // of the build that the server says to be
 
 	beats    []time.Time
 	beat     api.Heartbeat
@@ -307,7 +308,7 @@ func (s *server) sync(w http.ResponseWriter, r *http.Request) {
 	defer hold.Stop()
 	for held := false; ; {
 		s.mu.Lock()
-		resp := api.SyncResponse{Revision: strconv.Itoa(s.revision), Instances: []api.DesiredInstance{}, Consoles: slices.Sorted(maps.Keys(s.wish))}
+		resp := api.SyncResponse{Revision: strconv.Itoa(s.revision), Instances: []api.DesiredInstance{}, ServerCommit: s.commit, Consoles: slices.Sorted(maps.Keys(s.wish))}
 		if resp.Revision != req.Revision {
 			resp.Changed, resp.Instances = true, s.desired(time.Now())
 			resp.Subnets, resp.Volumes, resp.Uploads = s.subnets(), s.kept, s.toMake

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"strconv"
 	"sync"
 	"time"
 
@@ -23,6 +24,7 @@ type facts struct {
 	detectedAt time.Time
 	detecting  chan struct{} // closed when the detection at work is over; nil: none is
 	hypervisor *hypervisor.Info
+	server     string // commit of its build; empty until it said so
 }
 
 func newFacts() *facts { return &facts{fresh: make(chan struct{}, 1)} }
@@ -92,6 +94,16 @@ func (f *facts) learn(info hypervisor.Info) {
 	}
 }
 
+// learnServer notes the commit that the server was built from.
+func (f *facts) learnServer(commit string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.server != commit {
+		f.server = commit
+		nudge(f.fresh)
+	}
+}
+
 // info is what the hypervisor said of itself; ok is false before it did.
 func (f *facts) info() (info hypervisor.Info, ok bool) {
 	f.mu.Lock()
@@ -113,17 +125,19 @@ func (f *facts) bootTime() time.Duration {
 	return emulatedBoot
 }
 
-// Labels that the agent adds to the machine's own (contract N-12).
+// Labels that the agent adds to the machine's own (contract N-12, N-16).
 const (
 	labelHypervisor   = "capability.virt.hypervisor"
 	labelVersion      = "capability.virt.version"
 	labelAcceleration = "capability.virt.acceleration"
+	labelCommit       = "capability.host.binaries_commit"
+	labelStale        = "capability.host.binaries_stale"
 )
 
 // heartbeat puts a beat together of what is known.
 func (a *agent) heartbeat() (api.Heartbeat, error) {
 	a.facts.mu.Lock()
-	m, at, hv := a.facts.machine, a.facts.detectedAt, a.facts.hypervisor
+	m, at, hv, server := a.facts.machine, a.facts.detectedAt, a.facts.hypervisor, a.facts.server
 	a.facts.mu.Unlock()
 	if m == nil {
 		return api.Heartbeat{}, fmt.Errorf("the machine does not tell of itself within %v; is a file system or a device of it stuck?", detectPatience)
@@ -146,6 +160,12 @@ func (a *agent) heartbeat() (api.Heartbeat, error) {
 		h.Capabilities[labelAcceleration] = string(hv.Acceleration)
 		if hv.Acceleration == hypervisor.KVM {
 			h.Capacity.KVMVersion = m.KVMVersion
+		}
+	}
+	if commit := a.cfg.Commit; commit != "" { // else nothing was checked, and no key says so
+		h.Capabilities[labelCommit] = commit
+		if server != "" {
+			h.Capabilities[labelStale] = strconv.FormatBool(commit != server)
 		}
 	}
 	a.keepBack(&h.Capacity)

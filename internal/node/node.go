@@ -69,6 +69,7 @@ type Config struct {
 
 	Interval time.Duration // between heartbeats; zero means as the server says
 	Version  string        // for the User-Agent
+	Commit   string        // that the agent was built from; empty where the build does not say
 	Log      *slog.Logger
 
 	// StepHook, where set, is called before and after each step of each VM. It

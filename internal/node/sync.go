@@ -49,6 +49,7 @@ func (a *agent) syncs(ctx context.Context) {
 		default:
 			pace.worked()
 			cut = 0
+			a.facts.learnServer(resp.ServerCommit)
 			if resp.Changed {
 				revision = resp.Revision
 				a.apply(resp, received)
