@@ -3,6 +3,7 @@ package control
 import (
 	"cmp"
 	"context"
+	"math"
 	"slices"
 
 	"github.com/outcrop-cloud/outcrop/internal/api"
@@ -56,10 +57,10 @@ func addCapacity(s *api.CapacitySum, n *schedule.Node) {
 	s.Unreachable += count(n.Liveness == compute.LivenessUnreachable)
 	s.NotReady += count(n.State != compute.NodeReady)
 	add := func(a *api.CapacityAmount, of, used int64) {
-		a.Committable += of
-		a.Committed += used
+		a.Committable = plus(a.Committable, of)
+		a.Committed = plus(a.Committed, used)
 		if open {
-			a.Free += max(0, of-used)
+			a.Free = plus(a.Free, max(0, of-used))
 		}
 	}
 	add(&s.VCPUs, n.Committable.VCPUs, n.Used.VCPUs)
@@ -68,17 +69,26 @@ func addCapacity(s *api.CapacitySum, n *schedule.Node) {
 	for key, total := range n.Countables {
 		k := s.Countables[key]
 		k.Nodes++
-		k.Total += total
+		k.Total = plus(k.Total, total)
 		if open {
-			k.Free += max(0, total-n.Held[key])
+			k.Free = plus(k.Free, max(0, total-n.Held[key]))
 		}
 		setCountable(s, key, k)
 	}
 	for key, held := range n.Held {
 		k := s.Countables[key]
-		k.Committed += held
+		k.Committed = plus(k.Committed, held)
 		setCountable(s, key, k)
 	}
+}
+
+// plus adds two numbers of 0 or more as far as a number goes: a node may report any
+// size, and the sum of two must not turn negative.
+func plus(a, b int64) int64 {
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
 }
 
 func setCountable(s *api.CapacitySum, key string, k api.CountableSum) {
