@@ -27,6 +27,7 @@ var scenarios = []struct {
 	{"AgentCrashesBooting", agentCrashesBooting},
 	{"ServerCrashes", serverCrashes},
 	{"TenAtOnce", tenAtOnce},
+	{"LibvirtdCrashes", libvirtdCrashes},
 	{"Demo", demoPath},
 	{"DemoPostgres", demoPostgres},
 	{"UserData", userDataBytes},
