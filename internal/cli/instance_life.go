@@ -28,6 +28,9 @@ func (l *life) run(ctx context.Context, a *app, id string, body any) error {
 		return err
 	}
 	a.warn(&it.value)
+	if l.goal == compute.StateStopped && it.value.DesiredState == string(compute.StateRunning) { // contract U-16
+		a.notef("to keep it stopped: outcrop instance update %s --desired-state stopped", id)
+	}
 	return a.finish(ctx, it, l.goal, &l.wait)
 }
 
@@ -58,7 +61,8 @@ func newInstanceStop(a *app) *cobra.Command {
 	c := instanceCommand(a, "stop", text{"Stop an instance",
 		`Asks the guest to shut down, and pulls the plug when it has not done so by the
 deadline. --force pulls the plug at once; it also ends a stop that is under way.
-The root volume is kept.`,
+The root volume is kept. One whose desired state is running is started again once
+it has stopped.`,
 		"  outcrop instance stop web --wait\n  outcrop instance stop web --deadline 5m\n  outcrop instance stop web --force"},
 		[]string{"shutdown"}, func(ctx context.Context, id string) error {
 			if deadline != "" {

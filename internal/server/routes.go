@@ -158,7 +158,7 @@ func (s *Server) instanceRoutes(c *control.Control) {
 		func(ctx context.Context, who iam.Caller, in *InstancePath) (api.Instance, error) {
 			return c.GetInstance(ctx, who, in.Project, in.Instance)
 		})
-	handle(s, op("PATCH", one, iam.UpdateInstance, 200, "Change the name or tags of an instance"),
+	handle(s, op("PATCH", one, iam.UpdateInstance, 200, "Change the name, tags, desired state, boot flag or maintenance strategy of an instance"),
 		func(ctx context.Context, who iam.Caller, in *struct {
 			InstancePath
 			PatchBody
