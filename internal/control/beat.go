@@ -74,7 +74,9 @@ func (c *Control) beat(ctx context.Context, who iam.Caller, b *store.Beat) error
 	if err := boundClaims(who, &b.Facts); err != nil {
 		return err
 	}
-	b.First = c.o.FirstNode
+	if c.o.SingleNode {
+		b.First = &c.o.FirstNode
+	}
 	b.SampledAt = b.SampledAt.UTC().Truncate(time.Microsecond) // as it will be read
 	if err := c.db.Heartbeat(ctx, b); err != nil {
 		return err

@@ -34,8 +34,8 @@ type Options struct {
 	// DrainParallel is how many instances of a node a drain has on their way at a
 	// time, where it does not say.
 	DrainParallel int
-	// FirstNode is what a node starts with when it first registers: the
-	// reservation that an operator chose at install.
+	// FirstNode is what the node of a SingleNode install starts with when it first
+	// registers: the reservation that an operator chose at install.
 	FirstNode compute.NodeSpec
 	// Commit that the server was built from, for agents to compare with; empty where
 	// the build does not say.

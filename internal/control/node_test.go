@@ -268,6 +268,15 @@ func TestReservationChosenAtInstall(t *testing.T) {
 		n.Beat(apptest.Machine("n1"))
 		s.Restart()
 	}
+	// It was chosen for that machine: another one's is its own, as in every fleet.
+	h := apptest.Machine("n2")
+	h.Capacity.ReservedVCPUs, h.Capacity.ReservedMemoryBytes = 3, gib
+	if got := s.NodeToken("n2").Beat(h); got.ReservationSource != "reported" || got.ReservedVCPUs != 3 || got.ReservedMemoryBytes != gib {
+		t.Errorf("a second node: %s %d %d", got.ReservationSource, got.ReservedVCPUs, got.ReservedMemoryBytes)
+	}
+	if got := get(s, "n1"); got.ReservationSource != "operator" || got.ReservedVCPUs != 1 {
+		t.Errorf("with a second node: %s %d", got.ReservationSource, got.ReservedVCPUs)
+	}
 }
 
 // All roles are seen, two run instances.

@@ -29,8 +29,7 @@ func benchFleet(b *testing.B, o store.Options, n int) *Control {
 	for w := range 64 {
 		wg.Go(func() {
 			for i := w; i < n; i += 64 {
-				beat := &store.Beat{NodeID: fmt.Sprintf("node-%06d", i), Facts: benchFacts(i), First: compute.NodeSpec{
-					DeclaredCapabilities: map[string]string{compute.LabelRack: fmt.Sprintf("rack-%d", i/40)}}}
+				beat := &store.Beat{NodeID: benchNode(i), Facts: benchFacts(i)}
 				if err := db.Heartbeat(b.Context(), beat); err != nil {
 					failed <- err
 					return
@@ -43,8 +42,30 @@ func benchFleet(b *testing.B, o store.Options, n int) *Control {
 	for err := range failed {
 		b.Fatal(err)
 	}
+	for from := 0; from < n; from += 1000 {
+		if err := db.Write(b.Context(), func(tx *store.Tx) error { return benchRacks(tx, from, min(from+1000, n)) }); err != nil {
+			b.Fatal(err)
+		}
+	}
 	c.nodes.Store(int64(n))
 	return c
+}
+
+func benchNode(i int) string { return fmt.Sprintf("node-%06d", i) }
+
+// benchRacks declares where nodes stand, 40 to a rack.
+func benchRacks(tx *store.Tx, from, to int) error {
+	for i := from; i < to; i++ {
+		n, err := tx.NodeToChange(benchNode(i))
+		if err != nil {
+			return err
+		}
+		n.Spec.DeclaredCapabilities = map[string]string{compute.LabelRack: fmt.Sprintf("rack-%d", i/40)}
+		if err := tx.UpdateNode(&n); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func benchFacts(i int) compute.NodeFacts {

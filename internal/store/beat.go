@@ -16,8 +16,9 @@ type Beat struct {
 	Facts     compute.NodeFacts
 	SampledAt time.Time
 	BootID    string
-	// First is what a node that is not known yet starts with.
-	First compute.NodeSpec
+	// First is what the very first node starts with, where that is anything; all later
+	// ones start with nothing.
+	First *compute.NodeSpec
 	// Like, where set, is an earlier beat's Node with these very Facts.
 	Like *compute.Node
 
@@ -183,6 +184,19 @@ func (w *writer) beatSQL(n int) string {
 	return w.beats[n]
 }
 
+// firstSpec is first where no node is known yet, else nothing: what an operator chose
+// for the machine of a single-node install is none of the others' (contract N-09).
+func (tx *Tx) firstSpec(first *compute.NodeSpec) (s compute.NodeSpec, err error) {
+	if first == nil {
+		return s, nil
+	}
+	n, err := tx.CountNodes()
+	if err != nil || n > 0 {
+		return s, err
+	}
+	return *first, nil
+}
+
 // beatAlone registers a node, or writes changed facts, and refreshes the cache.
 func (w *writer) beatAlone(tx *Tx, op *write) error {
 	var node *compute.Node
@@ -216,7 +230,10 @@ func (tx *Tx) beat(b *Beat) (node *compute.Node, registered bool, err error) {
 	case errors.Is(err, ErrNotFound):
 		// Revisions begin with the clock, so that a node which was deleted and comes
 		// again is never taken for what another server remembers of it.
-		n = compute.Node{ID: b.NodeID, Facts: b.Facts, Spec: b.First, CreatedAt: tx.Now, Revision: micros(tx.Now)}
+		n = compute.Node{ID: b.NodeID, Facts: b.Facts, CreatedAt: tx.Now, Revision: micros(tx.Now)}
+		if n.Spec, err = tx.firstSpec(b.First); err != nil {
+			return nil, false, err
+		}
 		if err := tx.bindJoined(&n, b); err != nil || b.Refused {
 			return nil, false, err
 		}

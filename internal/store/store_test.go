@@ -189,7 +189,7 @@ func TestHeartbeatSeesOthersChanges(t *testing.T) {
 			t.Fatal(err)
 		}
 		b = beat("n1")
-		b.Facts.Hostname, b.First.DisplayName = "other", "second life"
+		b.Facts.Hostname, b.First = "other", &compute.NodeSpec{DisplayName: "second life"}
 		if err := other.Heartbeat(t.Context(), b); err != nil || !b.Registered {
 			t.Fatalf("the other's beat: %v, %+v", err, b)
 		}
