@@ -77,7 +77,7 @@ type tickers struct {
 // lesson 1, lesson 2, lesson 5
 func TestFleetInVirtualTime(t *testing.T) {
 	n := *fleetNodes
-	if testing.Short() {
+	if testing.Short() || apptest.Race {
 		n = min(n, 1000)
 	}
 	seed := *fleetSeed

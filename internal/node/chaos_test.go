@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/outcrop-cloud/outcrop/internal/api"
+	"github.com/outcrop-cloud/outcrop/internal/apptest"
 	"github.com/outcrop-cloud/outcrop/internal/fault"
 	"github.com/outcrop-cloud/outcrop/internal/hypervisor"
 	"github.com/outcrop-cloud/outcrop/internal/hypervisor/fake"
@@ -39,7 +40,7 @@ func TestChaos(t *testing.T) {
 	seeds := []uint64{*chaosSeed}
 	if *chaosSeed == 0 {
 		seeds = nil
-		if testing.Short() {
+		if testing.Short() || apptest.Race {
 			*chaosRuns, *chaosSteps = 1, min(*chaosSteps, 150)
 		}
 		for range *chaosRuns {
