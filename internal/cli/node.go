@@ -48,17 +48,18 @@ var nodes = &noun[node]{
 		{"State", func(n *node, _ time.Time) string { return n.State }},
 		{"Maintenance", maintenanceText},
 		{"Liveness", func(n *node, now time.Time) string { return livenessText(&n.Liveness, now) }},
+		{"Clock", func(n *node, _ time.Time) string { return skewText(n.Liveness.ClockSkewMS) }},
 		{"Declared off", func(n *node, now time.Time) string { return moment(orZero(n.DeclaredOffAt), now) }},
 		{"Power", powerText},
 		{"Power on", func(n *node, _ time.Time) string { return powerOnText(n) }},
 		{"Last seen", func(n *node, now time.Time) string { return moment(n.LastSeenAt, now) }},
 		{"vCPUs", func(n *node, _ time.Time) string {
-			return fmt.Sprintf("%d of %d committed (%d in all, %d reserved)", n.CommittedVCPUs, n.CommittableVCPUs,
-				n.Capacity.TotalVCPUs, n.ReservedVCPUs)
+			return fmt.Sprintf("%d of %d committed (%d in all, %d reserved%s)", n.CommittedVCPUs, n.CommittableVCPUs,
+				n.Capacity.TotalVCPUs, n.ReservedVCPUs, ratioText(n.VCPUOvercommitRatio))
 		}},
 		{"Memory", func(n *node, _ time.Time) string {
-			return fmt.Sprintf("%s of %s committed (%s in all, %s reserved)", formatSize(n.CommittedMemoryBytes),
-				formatSize(n.CommittableMemoryBytes), formatSize(n.Capacity.TotalMemoryBytes), formatSize(n.ReservedMemoryBytes))
+			return fmt.Sprintf("%s of %s committed (%s in all, %s reserved%s)", formatSize(n.CommittedMemoryBytes),
+				formatSize(n.CommittableMemoryBytes), formatSize(n.Capacity.TotalMemoryBytes), formatSize(n.ReservedMemoryBytes), ratioText(n.MemoryOvercommitRatio))
 		}},
 		{"Reservation", func(n *node, _ time.Time) string { return n.ReservationSource }},
 		{"Disk", func(n *node, _ time.Time) string {
@@ -231,6 +232,29 @@ func livenessText(l *api.NodeLiveness, now time.Time) string {
 		text += ": " + l.Reason
 	}
 	return text
+}
+
+// skewText says how far a node's clock is off, where that is a second or more.
+func skewText(ms *int64) string {
+	if ms == nil {
+		return ""
+	}
+	skew, side := time.Duration(*ms)*time.Millisecond, "ahead of"
+	if skew < 0 {
+		skew, side = -skew, "behind"
+	}
+	if skew < time.Second {
+		return ""
+	}
+	return skew.Round(100*time.Millisecond).String() + " " + side + " the server's; nothing is judged by it"
+}
+
+// ratioText is the overcommit ratio where it does anything.
+func ratioText(ratio float64) string {
+	if ratio == 0 || ratio == 1 {
+		return ""
+	}
+	return ", times " + strconv.FormatFloat(ratio, 'g', -1, 64)
 }
 
 func findingsText(findings []api.Finding) string {
