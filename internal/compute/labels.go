@@ -68,6 +68,24 @@ var countableFamilies = []string{"capability.gpu.", "capability.accel."}
 // (contract N-12), whoever reports them.
 var formerLabels = map[string]bool{"hasGpu": true, "cpuModel": true, "migrationTransport": true}
 
+// WithoutFormer are labels less the names of the past; the same map where it has none.
+func WithoutFormer(labels map[string]string) map[string]string {
+	var out map[string]string
+	for k := range formerLabels {
+		if _, ok := labels[k]; !ok {
+			continue
+		}
+		if out == nil {
+			out = maps.Clone(labels)
+		}
+		delete(out, k)
+	}
+	if out == nil {
+		return labels
+	}
+	return out
+}
+
 // LabelKindOf is the declared kind of key, never inferred from a value. An
 // unknown key of a reserved namespace is descriptive.
 func LabelKindOf(key string) LabelKind {

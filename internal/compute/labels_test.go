@@ -72,6 +72,16 @@ func TestMergeLabels(t *testing.T) { // contract: N-12 N-14 N-15
 	}
 }
 
+func TestWithoutFormer(t *testing.T) { // contract: N-12
+	old := map[string]string{"hasGpu": "true", "cpuModel": "x", "migrationTransport": "down", "pool": "web", "hasgpu": "own"}
+	if got := WithoutFormer(old); !maps.Equal(got, map[string]string{"pool": "web", "hasgpu": "own"}) || len(old) != 5 {
+		t.Errorf("%v of %v", got, old)
+	}
+	if got := WithoutFormer(nil); got != nil {
+		t.Errorf("%v of none", got)
+	}
+}
+
 func TestCheckDeclaredLabel(t *testing.T) {
 	for _, tt := range []struct{ key, value, want string }{
 		{"pool", "anything, at all", ""},

@@ -270,7 +270,7 @@ func (c *Control) nodeView(n *compute.Node, now time.Time) api.Node {
 		ReservedVCPUs: r.VCPUs, ReservedMemoryBytes: r.MemoryBytes, ReservationSource: string(source),
 		CommittableVCPUs: room.VCPUs, CommittableMemoryBytes: room.MemoryBytes,
 		CommittedVCPUs: n.Used.VCPUs, CommittedMemoryBytes: n.Used.MemoryBytes, CommittedDiskBytes: n.Used.DiskBytes,
-		DetectedCapabilities: n.Facts.Capabilities, DeclaredCapabilities: n.Spec.DeclaredCapabilities,
+		DetectedCapabilities: compute.WithoutFormer(n.Facts.Capabilities), DeclaredCapabilities: n.Spec.DeclaredCapabilities,
 		HeartbeatIntervalSeconds: int64(c.o.HeartbeatInterval / time.Second),
 		LastSeenAt:               n.Liveness.SeenAt, CreatedAt: n.CreatedAt,
 	}

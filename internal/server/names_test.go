@@ -151,7 +151,7 @@ func TestNamesOnTheWire(t *testing.T) {
 }
 
 // What never was is absent, and not null, zero or false.
-// contract: N-14 N-17 N-18 U-04 U-08 U-14 U-16
+// contract: N-12 N-14 N-17 N-18 U-04 U-08 U-14 U-16
 func TestAbsentIsAbsent(t *testing.T) {
 	apptest.Each(t, func(t *testing.T, s *apptest.System) {
 		n := s.Node("n1")
@@ -181,8 +181,13 @@ func TestAbsentIsAbsent(t *testing.T) {
 				t.Errorf("an instance that never had it: %s is %s", name, v)
 			}
 		}
-		no := false
 		h := apptest.Machine("n1")
+		h.Capabilities = map[string]string{"hasGpu": "true", "cpuModel": "x", "migrationTransport": "down", "pool": "web"}
+		n.Beat(h)
+		if node := names(api.NodePath("n1")); string(node["detectedCapabilities"]) != `{"pool":"web"}` || strings.Contains(string(node["capabilities"]), "hasGpu") {
+			t.Errorf("names of the past: %s, %s", node["detectedCapabilities"], node["capabilities"])
+		}
+		no := false
 		h.Capacity.HasTPM, h.Capabilities = &no, map[string]string{"capability.net.sriov_vfs": "0", "capability.sec.tpm": "false"}
 		n.Beat(h)
 		node = names(api.NodePath("n1"))
