@@ -417,8 +417,11 @@ func TestUnreachableNodeKeepsIntent(t *testing.T) {
 	apptest.Each(t, func(t *testing.T, s *apptest.System) {
 		n := s.Node("n1")
 		image := s.Image("default")
+		had := map[string]api.Instance{}
 		create := func() string {
-			return n.Launch("default", api.CreateInstance{ImageID: image, UserData: text("kept")}).ID
+			i := n.Launch("default", api.CreateInstance{ImageID: image, UserData: text("kept"), DataVolumes: []api.DataVolumeInput{{SizeBytes: 1 << 20}}})
+			had[i.ID] = i
+			return i.ID
 		}
 		ended, stopped, started, running := create(), create(), create(), create()
 		do(s, "stop", started, nil).Want(202)
@@ -441,10 +444,10 @@ func TestUnreachableNodeKeepsIntent(t *testing.T) {
 		}
 		for id, state := range map[string]string{ended: "terminating", stopped: "stopping", started: "starting", running: "running"} {
 			got := s.Operator.Instance("default", id)
-			if got.State != state || got.NodeID != "n1" || got.UserDataHash == "" {
-				t.Errorf("%s on %q, user-data %q; want %s on n1", got.State, got.NodeID, got.UserDataHash, state)
+			if got.State != state || got.NodeID != "n1" || got.UserDataHash == "" || got.PrimaryPrivateIP != had[id].PrimaryPrivateIP || got.Name != had[id].Name {
+				t.Errorf("%s on %q, user-data %q, address %q; want %s on n1", got.State, got.NodeID, got.UserDataHash, got.PrimaryPrivateIP, state)
 			}
-			if v := volumesOf(t, s, id); len(v) == 0 {
+			if v := volumesOf(t, s, id); len(v) != 2 {
 				t.Errorf("%s: its volume is gone", state)
 			}
 			if _, told := n2.Desired(id); told {
