@@ -87,6 +87,7 @@ func (c *Control) beat(ctx context.Context, who iam.Caller, b *store.Beat) error
 	if b.Refused {
 		return errClash(b.NodeID, b.Clash, true)
 	}
+	c.skews.note(b.NodeID, isSkewed(&compute.Liveness{SeenAt: b.SeenAt, SampledAt: b.SampledAt}), b.SeenAt)
 	if b.Before != nil {
 		c.logOverrides(ctx, b.Before, b.Node)
 	}

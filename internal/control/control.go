@@ -68,6 +68,7 @@ type Control struct {
 	name     string // of this server among several, for leases
 	ready    readiness
 	joins    *joining
+	skews    *skews
 }
 
 // New prepares a Control; Run starts its loops.
@@ -100,7 +101,7 @@ func New(o Options) (*Control, error) {
 	return &Control{
 		o: o, db: o.DB, log: o.Log, now: o.Now, hub: newHub(), keys: keys,
 		cons: newConsoles(), obs: newObservations(), beats: newLastBeats(), since: o.Now(), place: newNudge(), fleet: newFleet(), audits: newAuditLog(), lastTold: map[string]time.Time{},
-		converge: newNudge(), drain: newNudge(), streams: newStreams(), name: rand.Text(), joins: newJoining(o.Now),
+		converge: newNudge(), drain: newNudge(), streams: newStreams(), name: rand.Text(), joins: newJoining(o.Now), skews: newSkews(),
 	}, nil
 }
 

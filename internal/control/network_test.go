@@ -3,6 +3,7 @@ package control_test
 import (
 	"net/http"
 	"net/netip"
+	"reflect"
 	"sync"
 	"testing"
 	"time"
@@ -355,8 +356,8 @@ func TestAgentReports(t *testing.T) {
 			}
 			var alone api.AgentStatus
 			s.Operator.Do("GET", api.InstancePath("default", i.ID, "agent-status"), nil).Want(http.StatusOK).Decode(&alone)
-			if got.Health != health || code != reason || got.AgentStatus.Health != status || alone.Health != status {
-				t.Errorf("health %q (%q), agent %q and %q; want %q (%q), %q", got.Health, code, got.AgentStatus.Health, alone.Health, health, reason, status)
+			if got.Health != health || code != reason || got.AgentStatus.Health != status || !reflect.DeepEqual(*got.AgentStatus, alone) {
+				t.Errorf("health %q (%q), agent %+v and %+v; want %q (%q), %q", got.Health, code, *got.AgentStatus, alone, health, reason, status)
 			}
 			return got
 		}

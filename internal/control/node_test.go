@@ -155,6 +155,49 @@ func hasFinding(n api.Node, code string) bool {
 	return false
 }
 
+// Since when a clock is off is kept from beat to beat, ends with the first that is right,
+// and lies on both sides of the edge as it should.
+// contract: N-04 N-23
+func TestClockSkewStands(t *testing.T) {
+	s := apptest.Start(t, apptest.Options{})
+	n := s.NodeToken("n1")
+	beat := func(off time.Duration) (since time.Time, stands bool) {
+		t.Helper()
+		s.Clock.Advance(time.Minute)
+		h := apptest.Machine("n1")
+		sampled := s.Clock.Now().Add(off)
+		h.Capacity.SampledAt = &sampled
+		n.Beat(h)
+		for _, f := range get(s, "n1").Findings {
+			if f.Code == "ClockSkew" {
+				if f.Since == nil || f.NextStep == "" {
+					t.Fatalf("%v off: %+v", off, f)
+				}
+				return *f.Since, true
+			}
+		}
+		return since, false
+	}
+	for _, off := range []time.Duration{0, 29 * time.Second, -29 * time.Second} {
+		if _, stands := beat(off); stands {
+			t.Errorf("%v off is found", off)
+		}
+	}
+	first, _ := beat(31 * time.Second)
+	again, stands := beat(-48 * time.Hour)
+	if !stands || !again.Equal(first) || first.After(s.Clock.Now().Add(-time.Minute)) {
+		t.Errorf("since %v, then %v", first, again)
+	}
+	beat(0)
+	if later, stands := beat(time.Hour); !stands || !later.After(first) {
+		t.Errorf("after it was right for a while: since %v", later)
+	}
+	s.Restart()
+	if _, stands := beat(time.Hour); !stands {
+		t.Error("a restart ends it")
+	}
+}
+
 // The display name is the operator's and sticks; the id stays the id.
 // contract: N-08
 func TestDisplayName(t *testing.T) {

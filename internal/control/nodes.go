@@ -245,6 +245,7 @@ func (c *Control) DeleteNode(ctx context.Context, who iam.Caller, id string) err
 		}
 		c.obs.forget(id)
 		c.beats.forget(id)
+		c.skews.note(id, false, time.Time{})
 		c.hub.nudge(id)
 	}
 	return err
@@ -308,6 +309,12 @@ func (c *Control) liveness(n *compute.Node, now time.Time) api.NodeLiveness {
 // maxSkew is how far a node's clock may be off before that is a finding.
 const maxSkew = 30 * time.Second
 
+// isSkewed reports whether a node's clock was off when it was last heard of, as far as
+// it says what its clock shows.
+func isSkewed(l *compute.Liveness) bool {
+	return !l.SampledAt.IsZero() && l.SampledAt.Sub(l.SeenAt).Abs() > maxSkew
+}
+
 // nextSteps says what to do about findings that bring no step of their own: those
 // of agents, and those that heartbeats show.
 var nextSteps = map[string]string{
@@ -330,9 +337,10 @@ var nextSteps = map[string]string{
 // and what the platform sees.
 func (c *Control) findings(n *compute.Node, v *api.Node, now time.Time) []api.Finding {
 	out := c.obs.findings(n.ID)
-	if s := v.Liveness.ClockSkewMS; s != nil && time.Duration(max(*s, -*s))*time.Millisecond > maxSkew {
-		out = append(out, api.Finding{Code: "ClockSkew", Message: fmt.Sprintf(
-			"the node's clock is %s off; liveness does not depend on it, certificates do", (time.Duration(*s) * time.Millisecond).Round(time.Second))})
+	if l := &n.Liveness; isSkewed(l) {
+		since := c.skews.of(n.ID, l.SeenAt)
+		out = append(out, api.Finding{Code: "ClockSkew", Since: &since, Message: fmt.Sprintf(
+			"the node's clock is %s off; liveness does not depend on it, certificates do", l.SampledAt.Sub(l.SeenAt).Round(time.Second))})
 	}
 	if v.Liveness.Status == string(compute.LivenessUnreachable) && n.State() != compute.NodeOff {
 		since := v.Liveness.Since
