@@ -45,7 +45,9 @@ var instances = &noun[instance]{
 		{"Desired", func(i *instance, _ time.Time) string { return i.DesiredState }},
 		{"Health", healthText},
 		{"Booted", bootText},
+		{"Agent", agentText},
 		{"Node", func(i *instance, _ time.Time) string { return i.NodeID }},
+		{"At node boot", func(i *instance, _ time.Time) string { return onBootText(i) }},
 		{"Migrating", func(i *instance, _ time.Time) string { return migrationText(i) }},
 		{"In maintenance", func(i *instance, _ time.Time) string { return i.MaintenanceStrategy }},
 		{"Type", func(i *instance, _ time.Time) string { return i.InstanceType }},
@@ -56,6 +58,8 @@ var instances = &noun[instance]{
 		{"Countables", func(i *instance, _ time.Time) string { return unitsText(i.Countables) }},
 		{"Image", func(i *instance, _ time.Time) string { return i.ImageID }},
 		{"Address", func(i *instance, _ time.Time) string { return i.PrimaryPrivateIP }},
+		{"Subnet", subnetText},
+		{"Metadata", metadataText},
 		{"Root volume", func(i *instance, _ time.Time) string { return i.RootVolumeID }},
 		{"Data volumes", dataVolumesText},
 		{"User-data", func(i *instance, _ time.Time) string { return i.UserDataHash }},
@@ -275,10 +279,60 @@ func dataVolumesText(i *instance, _ time.Time) string {
 
 // stateText is the state with the reason for it.
 func stateText(i *instance) string {
-	if i.StateMessage == "" {
-		return i.State
+	text := i.State
+	if i.ForceStopping {
+		text += " by force"
 	}
-	return i.State + ": " + i.StateMessage
+	if i.StateMessage != "" {
+		text += ": " + i.StateMessage
+	}
+	return text
+}
+
+// agentText is how the guest agent that is wanted comes into the guest.
+func agentText(i *instance, now time.Time) string {
+	if !i.AgentEnabled {
+		return ""
+	}
+	text := i.AgentActivation
+	switch {
+	case i.AgentEnrollmentPending:
+		text += ", which was not run in the guest yet"
+	case i.AgentEnrolledAt != nil:
+		text += ", enrolled " + moment(*i.AgentEnrolledAt, now)
+	}
+	return text
+}
+
+func onBootText(i *instance) string {
+	if !i.StartOnNodeBoot {
+		return ""
+	}
+	return "started again"
+}
+
+// subnetText is where the primary interface really is.
+func subnetText(i *instance, _ time.Time) string {
+	for _, f := range i.NetworkInterfaces {
+		return f.SubnetID + " of " + f.VPCID
+	}
+	return ""
+}
+
+// metadataText lists options of the metadata service that are not the usual ones.
+func metadataText(i *instance, _ time.Time) string {
+	var words []string
+	o := &i.MetadataOptions
+	if o.HTTPEndpoint == "disabled" {
+		words = append(words, "off")
+	}
+	if o.HTTPPutResponseHopLimit > 1 {
+		words = append(words, "hop limit "+strconv.FormatInt(o.HTTPPutResponseHopLimit, 10))
+	}
+	if o.InstanceMetadataTags == "enabled" {
+		words = append(words, "tags")
+	}
+	return strings.Join(words, ", ")
 }
 
 func pairsText(m map[string]string) string {
