@@ -353,7 +353,7 @@ func (s *Server) raw(o huma.Operation, h func(http.ResponseWriter, *http.Request
 func (s *Server) register(o *huma.Operation) {
 	a := o.Metadata[metaAction].(string)
 	s.routes = append(s.routes, Route{o.Method, o.Path, a})
-	o.Middlewares = huma.Middlewares{s.authorized(iam.Action(a))}
+	o.Middlewares = huma.Middlewares{s.authorized(iam.Action(a)), s.bodiless}
 	o.BodyReadTimeout = -1 // see arriving
 	addErrors(o)
 }
