@@ -197,12 +197,19 @@ const (
 	PowerGaveUp   PowerStage = "failed"   // the host did not act
 )
 
+// maxHeardGeneration bounds the generation that a node's word can bring about: later
+// actions count on from it, and each is above all before it. It is the last that every
+// reader of JSON takes for what it is (RFC 8259 section 6).
+const maxHeardGeneration = 1<<53 - 1
+
 // Told takes in what the node's agent says of the action of a generation, and says
 // whether anything changed. A generation that is not known here yet is of a record
 // which a restored backup has lost; later ones go on from it, as an agent does
 // nothing that it has done before.
 func (p *PowerAction) Told(generation int64, stage PowerStage, message string, now time.Time) (changed bool) {
 	switch {
+	case generation > max(p.Generation, maxHeardGeneration):
+		return false
 	case generation > p.Generation:
 		p.See(PowerRefused, "the node knows of a later action than this server does; ask again", now)
 		p.Generation = generation

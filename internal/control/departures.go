@@ -35,15 +35,3 @@ func instanceDeparted(tx *store.Tx, nodeID string, o api.ObservedInstance) (chan
 	}
 	return true, tx.Departed(&d)
 }
-
-// volumeDeparted is the same of a volume.
-func volumeDeparted(tx *store.Tx, nodeID, id string) error {
-	d, err := tx.Departure(nodeID, id)
-	if errors.Is(err, store.ErrNotFound) || err == nil && !d.Volume {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	return tx.Departed(&d)
-}

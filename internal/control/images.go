@@ -105,7 +105,12 @@ func (r *received) discard() {
 	}
 }
 
+// keep puts the file in its place. A write that runs again finds it there.
 func (r *received) keep(to string) error {
+	if r.kept {
+		_, err := os.Stat(to)
+		return err
+	}
 	if err := os.Rename(r.path, to); err != nil {
 		return err
 	}

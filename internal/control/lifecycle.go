@@ -79,6 +79,11 @@ func (c *Control) verb(ctx context.Context, who iam.Caller, a iam.Action, v comp
 				return "", err
 			}
 		}
+		if v == compute.VerbStop {
+			if err := staysDown(tx, i); err != nil {
+				return "", err
+			}
+		}
 		switch compute.Judge(i.State, v) {
 		case compute.Accept:
 			if v == compute.VerbStart || v == compute.VerbReboot {

@@ -123,6 +123,23 @@ func held(tx *store.Tx, i *store.Instance) (bool, error) {
 	return item != nil && (item.State == store.DrainHeld || item.State == store.DrainHolding), err
 }
 
+// staysDown notes that what a drain holds stopped was asked to stop: it is not started
+// again when its node takes part again.
+func staysDown(tx *store.Tx, i *store.Instance) error {
+	now, err := tx.HeldBy(i)
+	if err != nil || now == nil || !now.WasRunning {
+		return err
+	}
+	if _, err := tx.LockDrain(now.NodeID); err != nil {
+		return err
+	}
+	if now, err = tx.HeldBy(i); err != nil || now == nil || now.State != store.DrainHeld && now.State != store.DrainHolding {
+		return err
+	}
+	now.WasRunning = false
+	return tx.PutDrainItem(now)
+}
+
 // endDrain closes the drain of a node that takes part again: what has not switched
 // stays, and what was stopped is started if it ran.
 func (c *Control) endDrain(tx *store.Tx, nodeID, by string, outcome store.DrainOutcome) error {
@@ -175,7 +192,11 @@ func (c *Control) letGo(tx *store.Tx, item *store.DrainItem, by string) error {
 	case i.Move != nil && i.Move.Drain:
 		i.Stay(tx.Now, "the drain was cancelled")
 		return c.save(tx, &i, by, "migrate-cancel", "")
-	case item.WasRunning && (was == store.DrainHeld || was == store.DrainHolding) && (i.State == compute.StateStopped || i.State == compute.StateStopping):
+	case item.WasRunning && i.Spec.DesiredState != "stopped" && (was == store.DrainHeld || was == store.DrainHolding) && (i.State == compute.StateStopped || i.State == compute.StateStopping):
+		// Whoever makes an image of it meanwhile can do so again; whoever uses it waits.
+		if err := failUpload(tx, i.ID, "the instance was started again, as its node takes part again; make the image anew"); err != nil {
+			return err
+		}
 		i.Start(tx.Now)
 		return c.save(tx, &i, by, "start", "its node takes part again")
 	}

@@ -317,9 +317,21 @@ func (c *Control) arrivedMove(tx *store.Tx, u *store.Upload) (others []string, e
 	if i.Move == nil || !i.Move.AtRest || i.Epoch != u.Epoch { // endMove took the upload with it
 		return nil, notFound(store.ErrNotFound, "nobody waits for this volume")
 	}
+	d, err := tx.DetailsOf(i.ID)
+	if err != nil {
+		return nil, err
+	}
+	size := make(map[string]int64, len(d.Volumes))
+	for _, v := range d.Volumes {
+		size[v.ID] = v.SizeBytes
+	}
 	bases := make(map[string]*compute.ImageVolume, len(u.VolumeIDs))
 	for n, id := range u.VolumeIDs {
 		v := u.Arrived[n]
+		if v.VirtualSize > wholeSectors(size[id]) { // the other node would make it as large as that
+			i.Stay(tx.Now, fmt.Sprintf("what its node sent of volume %s is a disk of %s, and the volume has %s", id, sizeText(v.VirtualSize), sizeText(size[id])))
+			return nil, c.save(tx, &i, "node "+u.NodeID, "migrate-failed", "")
+		}
 		v.SnapshotID = ""
 		bases[id] = &v
 	}
@@ -378,12 +390,22 @@ func (c *Control) hopelessMove(tx *store.Tx, i *store.Instance) (string, error) 
 
 // uploadsFailed takes a node's word that volumes cannot be read, whatever is tried.
 func (c *Control) uploadsFailed(tx *store.Tx, nodeID string, all []api.FailedUpload) (changed bool, err error) {
+	wanted, err := tx.UploadsOn(nodeID)
+	if err != nil {
+		return false, err
+	}
+	said := make(map[string]api.FailedUpload, len(all))
 	for _, f := range all {
-		u, err := tx.Upload(nodeID, f.ID)
-		if errors.Is(err, store.ErrNotFound) {
+		said[f.ID] = f
+	}
+	for _, u := range wanted {
+		f, ok := said[u.ID]
+		if !ok {
 			continue
 		}
-		if err != nil {
+		if u, err = tx.UploadToChange(nodeID, u.ID); errors.Is(err, store.ErrNotFound) {
+			continue
+		} else if err != nil {
 			return false, err
 		}
 		changed = true

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -64,11 +65,12 @@ func (c *Control) observeAll(tx *store.Tx, nodeID string, in *api.SyncRequest, f
 		}
 		changed = changed || did
 	}
-	for _, id := range in.GoneVolumes {
-		if err := volumeGone(tx, nodeID, id); err != nil {
+	if len(in.GoneVolumes) > 0 {
+		did, err := volumesGone(tx, nodeID, in.GoneVolumes)
+		if err != nil {
 			return false, err
 		}
-		changed = true
+		changed = changed || did
 	}
 	if len(in.FailedUploads) > 0 {
 		did, err := c.uploadsFailed(tx, nodeID, in.FailedUploads)
@@ -132,20 +134,40 @@ func sample(tx *store.Tx, i *store.Instance, o api.ObservedInstance, before comp
 	return tx.PutAgent(i.ID, &a)
 }
 
-func volumeGone(tx *store.Tx, nodeID, id string) error {
+// volumesGone takes a node's word that volumes are gone which were to go. What it says
+// of others says nothing, however many it names.
+func volumesGone(tx *store.Tx, nodeID string, ids []string) (changed bool, err error) {
+	named := make(map[string]bool, len(ids))
+	for _, id := range ids {
+		named[id] = true
+	}
 	all, err := tx.VolumesOn(nodeID)
 	if err != nil {
-		return err
+		return false, err
 	}
 	for _, v := range all {
-		if v.ID == id && v.Going {
-			if err := tx.DeleteVolume(id); err != nil {
-				return err
-			}
-			return tx.RoomChanged(nodeID)
+		if !v.Going || !named[v.ID] {
+			continue
+		}
+		changed = true
+		if err := errors.Join(tx.DeleteVolume(v.ID), tx.RoomChanged(nodeID)); err != nil {
+			return false, err
 		}
 	}
-	return volumeDeparted(tx, nodeID, id)
+	left, err := tx.DeparturesOn(nodeID)
+	if err != nil {
+		return false, err
+	}
+	for _, d := range left {
+		if !d.Volume || !named[d.ID] {
+			continue
+		}
+		changed = true
+		if err := tx.Departed(&d); err != nil {
+			return false, err
+		}
+	}
+	return changed, nil
 }
 
 // nodeBooted draws what follows from a node's boot: VMs that asked for it are
@@ -342,7 +364,18 @@ func (o *observations) reported() map[string]map[string]bool {
 	return out
 }
 
-func (o *observations) setFindings(nodeID string, f []api.Finding) {
+// maxFindings bounds what is kept of a node's findings: they are in every answer with
+// the node.
+const (
+	maxFindings = 100
+	maxCode     = 64 // bytes of a finding's code
+)
+
+func (o *observations) setFindings(nodeID string, all []api.Finding) {
+	f := slices.Clone(all[:min(len(all), maxFindings)])
+	for i := range f {
+		f[i].Code, f[i].Message, f[i].NextStep = cut(f[i].Code, maxCode), cut(f[i].Message, maxMessage), cut(f[i].NextStep, maxMessage)
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.node(nodeID).found = f

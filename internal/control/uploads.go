@@ -92,14 +92,14 @@ func (c *Control) TakeVolume(ctx context.Context, who iam.Caller, nodeID, upload
 		return err
 	}
 	var others []string
-	check := func(tx *store.Tx) (store.Upload, error) {
-		u, err := tx.Upload(nodeID, uploadID)
+	check := func(read func(nodeID, id string) (store.Upload, error)) (store.Upload, error) {
+		u, err := read(nodeID, uploadID)
 		if err == nil && (n < 0 || n >= len(u.VolumeIDs)) {
 			err = store.ErrNotFound
 		}
 		return u, notFound(err, "nobody waits for this volume")
 	}
-	if err := c.db.Read(ctx, func(tx *store.Tx) error { _, err := check(tx); return err }); err != nil {
+	if err := c.db.Read(ctx, func(tx *store.Tx) error { _, err := check(tx.Upload); return err }); err != nil {
 		return err
 	}
 	file, err := c.receive(body, size)
@@ -107,18 +107,20 @@ func (c *Control) TakeVolume(ctx context.Context, who iam.Caller, nodeID, upload
 		return err
 	}
 	defer file.discard()
-	err = c.db.Write(ctx, func(tx *store.Tx) error {
-		u, err := check(tx)
-		if err != nil {
+	err = retryStale(func() error {
+		return c.db.Write(ctx, func(tx *store.Tx) error {
+			u, err := check(tx.UploadToChange)
+			if err != nil {
+				return err
+			}
+			if err := file.keep(c.imageFile(file.sha256)); err != nil {
+				return err
+			}
+			u.Arrived[n] = compute.ImageVolume{SnapshotID: compute.NewID(compute.SnapshotPrefix), SHA256: file.sha256,
+				Format: string(file.info.Format), SizeBytes: file.size, VirtualSize: file.info.VirtualSize}
+			others, err = c.arrived(tx, &u)
 			return err
-		}
-		if err := file.keep(c.imageFile(file.sha256)); err != nil {
-			return err
-		}
-		u.Arrived[n] = compute.ImageVolume{SnapshotID: compute.NewID(compute.SnapshotPrefix), SHA256: file.sha256,
-			Format: string(file.info.Format), SizeBytes: file.size, VirtualSize: file.info.VirtualSize}
-		others, err = c.arrived(tx, &u)
-		return err
+		})
 	})
 	if err == nil {
 		for _, id := range append(others, nodeID) {

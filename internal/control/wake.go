@@ -116,7 +116,24 @@ func desiredWakes(tx *store.Tx, nodeID string) (out []api.DesiredWake, err error
 
 // hearWakes takes in what a node says of the packets that it was to send.
 func (c *Control) hearWakes(ctx context.Context, nodeID string, reports []api.WakeReport) error {
+	if len(reports) == 0 {
+		return nil
+	}
+	asked := map[string]bool{} // so that it costs nothing what a node says of others
+	if err := c.db.Read(ctx, func(tx *store.Tx) error {
+		all, err := tx.WakesAsked(nodeID)
+		for _, w := range all {
+			asked[w.ID] = true
+		}
+		return err
+	}); err != nil {
+		return err
+	}
 	for _, r := range reports {
+		if !asked[r.ID] {
+			continue
+		}
+		delete(asked, r.ID)
 		var w store.Wake
 		err := c.db.Write(ctx, func(tx *store.Tx) (err error) {
 			w, err = tx.TakeWake(nodeID, r.ID)

@@ -44,6 +44,12 @@ func (tx *Tx) WakesVia(nodeID string) ([]Wake, error) {
 	return list(tx, wakeSelect+`WHERE via = $1 AND expires_at > $2 ORDER BY id`, []any{nodeID, micros(tx.Now)}, scanWake)
 }
 
+// WakesAsked reads all that the node was asked to send and has not told of, whether it
+// is too late for them or not.
+func (tx *Tx) WakesAsked(via string) ([]Wake, error) {
+	return list(tx, wakeSelect+`WHERE via = $1 ORDER BY id`, []any{via}, scanWake)
+}
+
 // WakeOf reads the one that is under way for the node; ErrNotFound.
 func (tx *Tx) WakeOf(nodeID string) (Wake, error) {
 	return one(tx, wakeSelect+`WHERE node_id = $1 AND expires_at > $2 ORDER BY id LIMIT 1`, []any{nodeID, micros(tx.Now)}, scanWake)

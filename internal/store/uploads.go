@@ -52,6 +52,13 @@ func (tx *Tx) Upload(nodeID, id string) (Upload, error) {
 	return one(tx, uploadSelect+`WHERE id = $1 AND node_id = $2`, []any{id, nodeID}, scanUpload)
 }
 
+// UploadToChange is Upload in a write: nobody else changes the upload, or ends it, until
+// the end of the transaction.
+func (tx *Tx) UploadToChange(nodeID, id string) (Upload, error) {
+	return one(tx, `UPDATE image_uploads SET doc = doc WHERE id = $1 AND node_id = $2
+		RETURNING id, instance_id, node_id, image_id, epoch, doc`, []any{id, nodeID}, scanUpload)
+}
+
 // UploadByID reads an upload of whatever node; ErrNotFound.
 func (tx *Tx) UploadByID(id string) (Upload, error) {
 	return one(tx, uploadSelect+`WHERE id = $1`, []any{id}, scanUpload)
