@@ -182,7 +182,7 @@ func TestMetadataOfABoot(t *testing.T) {
 		e.edit(func() {
 			e.setUserData(idA, "second")
 			e.extra[idA] = func(d *api.DesiredInstance) {
-				d.Metadata = api.MetadataOptions{HTTPEndpoint: "disabled", HTTPPutResponseHopLimit: 2, InstanceMetadataTags: "enabled"}
+				d.Metadata = api.MetadataOptions{HTTPEndpoint: "disabled", HTTPTokens: "optional", HTTPPutResponseHopLimit: 2, InstanceMetadataTags: "enabled"}
 				d.Tags, d.CloudInitID = map[string]string{"a": "b"}, idB
 			}
 		})
