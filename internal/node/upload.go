@@ -272,6 +272,7 @@ func (a *agent) uploadVolume(ctx context.Context, up api.ImageUpload, n int, src
 			return err
 		}
 	}
+	src.most = free - reserve
 	if err := a.flatten(ctx, src, tmp); err != nil {
 		return err
 	}
@@ -321,6 +322,8 @@ type flattened struct {
 	// unmade, where set: the volume is not here yet, as its instance was never started
 	// on this node.
 	unmade *api.DesiredVolume
+	// most is how many bytes it may take when it is flat; 0 for as many as it does.
+	most int64
 }
 
 // makeAside makes a volume that is not here yet as a start would, in a directory of
@@ -360,7 +363,9 @@ const flattenTimeout = 6 * time.Hour
 // time of zlib and no more bytes: an instance that migrates is down meanwhile. What it stands on is spelled out
 // and not taken from its header, which a QEMU that was taken over could have written:
 // its owner would else get any file of the node in an image. So is that its bytes are
-// in this file. -U reads without a lock, so that a start is not refused.
+// in this file. -U reads without a lock, so that a start is not refused. How much comes
+// of it is not known before: many places of a disk may be one place of its file, which
+// must not fill the node's disk.
 func flatten(ctx context.Context, v flattened, to string) error {
 	if err := keepsItsData(v.path); err != nil {
 		return err
@@ -376,7 +381,7 @@ func flatten(ctx context.Context, v flattened, to string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, flattenTimeout)
 	defer cancel()
-	err = qemuImg(ctx, "convert", "-q", "-U", "-O", "qcow2", "-c", "-o", "compression_type=zstd", "json:"+string(spec), to)
+	err = qemuImgWithin(ctx, v.most, "convert", "-q", "-U", "-O", "qcow2", "-c", "-o", "compression_type=zstd", "json:"+string(spec), to)
 	if err == nil {
 		err = secure(to)
 	}

@@ -2,7 +2,11 @@ package node
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -93,4 +97,53 @@ func TestUploadOfWhatIsNotThere(t *testing.T) {
 		e.edit(func() { e.toMake = nil })
 		e.until(t, "silence", time.Minute, func() bool { return len(e.lastSync().FailedUploads) == 0 })
 	})
+}
+
+// A disk whose file names one place for many of its own takes no more room when it is
+// flat than there is.
+// contract: N-24
+func TestFlattenWithinRoom(t *testing.T) {
+	if _, err := exec.LookPath("qemu-img"); err != nil {
+		t.Skip("needs qemu-img")
+	}
+	dir := t.TempDir()
+	v := flattened{path: filepath.Join(dir, fileRoot), most: 4 << 20}
+	to := filepath.Join(dir, "out")
+	if err := qemuImg(t.Context(), "create", "-q", "-f", "qcow2", v.path, "64M"); err != nil {
+		t.Fatal(err)
+	}
+	data := make([]byte, 64<<10)
+	rand.Read(data)
+	raw := filepath.Join(dir, "raw")
+	if err := os.WriteFile(raw, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := qemuImg(t.Context(), "convert", "-q", "-n", "-O", "qcow2", raw, v.path); err != nil {
+		t.Fatal(err)
+	}
+	if err := flatten(t.Context(), v, to); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(v.path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	word := func(at int64) int64 {
+		var b [8]byte
+		if _, err := f.ReadAt(b[:], at); err != nil {
+			t.Fatal(err)
+		}
+		return int64(binary.BigEndian.Uint64(b[:]) & 0x00fffffffffffe00)
+	}
+	second := word(word(40)) // docs/interop/qcow2.txt: l1_table_offset
+	entry := binary.BigEndian.AppendUint64(nil, uint64(word(second)))
+	for n := range int64(1024) {
+		if _, err := f.WriteAt(entry, second+8*n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := flatten(t.Context(), v, to); !errors.Is(err, errNoRoom) || exists(to) {
+		t.Errorf("%v", err)
+	}
 }

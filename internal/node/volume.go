@@ -1,6 +1,8 @@
 package node
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -9,7 +11,10 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/outcrop-cloud/outcrop/internal/api"
 	"github.com/outcrop-cloud/outcrop/internal/hypervisor"
@@ -98,13 +103,39 @@ func createVolume(ctx context.Context, v volume) error {
 	return publish(tmp, v.path)
 }
 
-func qemuImg(ctx context.Context, args ...string) error {
+func qemuImg(ctx context.Context, args ...string) error { return qemuImgWithin(ctx, 0, args...) }
+
+// qemuImgWithin is qemuImg that writes no file longer than most bytes: errNoRoom where
+// it would. 0 is no limit.
+func qemuImgWithin(ctx context.Context, most int64, args ...string) error {
+	var out bytes.Buffer
 	cmd := exec.CommandContext(ctx, "qemu-img", args...)
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("qemu-img (package qemu-utils): %w: %s", err, strings.TrimSpace(string(out)))
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err := cmd.Start()
+	if err == nil {
+		if most > 0 {
+			err = unix.Prlimit(cmd.Process.Pid, unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: uint64(most), Max: uint64(most)}, nil)
+		}
+		if err != nil {
+			_ = cmd.Process.Kill()
+		}
+		err = cmp.Or(err, cmd.Wait())
 	}
-	return nil
+	switch text := strings.TrimSpace(out.String()); {
+	case err == nil:
+		return nil
+	case most > 0 && tooLong(cmd.ProcessState, text):
+		return fmt.Errorf("%w: it would take more than the %s that are free", errNoRoom, size(most))
+	default:
+		return fmt.Errorf("qemu-img (package qemu-utils): %w: %s", err, text)
+	}
+}
+
+// tooLong reports whether a process ended at its limit of a file's length, setrlimit(2).
+func tooLong(ended *os.ProcessState, text string) bool {
+	status, ok := ended.Sys().(syscall.WaitStatus)
+	return ok && status.Signaled() && status.Signal() == syscall.SIGXFSZ || strings.Contains(text, "File too large")
 }
 
 // secure closes a file to others and makes its bytes durable.
