@@ -136,6 +136,8 @@ type DesiredInstance struct {
 	// plug is pulled; it holds from the moment the answer was received.
 	StopWithinMS int64 `json:"stopWithinMs,omitempty"`
 	Force        bool  `json:"force,omitempty"`
+	// Departed goes with the goal gone: the instance is another node's since this epoch.
+	Departed bool `json:"departed,omitempty" doc:"It is another node's since this epoch: remove what is left of an earlier one, keep what is of a later one, and make it here again only at a later one."`
 
 	VCPUs        int64           `json:"vcpus"`
 	MemoryBytes  int64           `json:"memoryBytes"`

@@ -17,7 +17,7 @@ func desiredDepartures(tx *store.Tx, nodeID string, out *api.SyncResponse) error
 			out.Volumes = append(out.Volumes, api.KeptVolume{ID: d.ID, Gone: true})
 			continue
 		}
-		out.Instances = append(out.Instances, api.DesiredInstance{ID: d.ID, Epoch: d.Epoch, Goal: string(compute.GoalGone),
+		out.Instances = append(out.Instances, api.DesiredInstance{ID: d.ID, Epoch: d.Epoch, Goal: string(compute.GoalGone), Departed: true,
 			Volumes: []api.DesiredVolume{}, Interfaces: []api.DesiredInterface{}})
 	}
 	return err

@@ -24,6 +24,7 @@ import (
 //	DIR/power.json                the last power action that was carried out
 //	DIR/reservation.json          what memory was kept for the host
 //	DIR/metadata.key, identity.pem
+//	DIR/left/ID                   when an instance moved away; 0700
 //	DIR/uploads/                  images on their way to the server; 0700
 //	DIR/volumes/ID/base           data volumes: as root.qcow2 below, base only where
 //	               volume.qcow2   the volume stands on an image
@@ -68,6 +69,7 @@ const maxSocketPath = 107
 
 func (l layout) images() string            { return filepath.Join(l.root, "images") }
 func (l layout) uploads() string           { return filepath.Join(l.root, "uploads") }
+func (l layout) left(id string) string     { return filepath.Join(l.root, "left", id) }
 func (l layout) volumes() string           { return filepath.Join(l.root, "volumes") }
 func (l layout) volume(id string) string   { return filepath.Join(l.volumes(), id) }
 func (l layout) instance(id string) string { return filepath.Join(l.root, "instances", id) }

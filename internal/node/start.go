@@ -57,6 +57,9 @@ func absent(path string) func(context.Context) (bool, error) {
 
 // makeBase links the image into the instance's directory.
 func (w *worker) makeBase(ctx context.Context, o order, base string) error {
+	if err := w.stillHere(o); err != nil {
+		return err
+	}
 	if err := makeDir(w.dir, 0o711); err != nil {
 		return err
 	}

@@ -227,10 +227,11 @@ func (a *agent) source(instance, volumeID string) (v flattened, err error) {
 			return v, nil
 		}
 		m, err := readMark(w.dir)
-		if err == nil && m == (mark{}) {
-			v.unmade = &vols.root
+		if err != nil || m != (mark{}) {
+			return v, err
 		}
-		return v, err
+		v.unmade = &vols.root
+		return v, w.stillHere(w.order())
 	}
 	for _, d := range vols.data {
 		if d.ID != volumeID {

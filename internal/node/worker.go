@@ -141,6 +141,9 @@ func (w *worker) pass(ctx context.Context, o order) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
+		if o.desired.Departed && g.mark.Epoch > o.desired.Epoch {
+			o.goal = goalNone // it came back after that
+		}
 		s := sightUnknown
 		if err == nil {
 			s = g.sight(w.epoch(o, g))
@@ -153,6 +156,11 @@ func (w *worker) pass(ctx context.Context, o order) error {
 			w.report(o, api.ObservedInstance{Epoch: o.desired.Epoch, Phase: string(compute.PhaseUnknown), Message: err.Error()})
 			return err
 		case rest:
+			if o.desired.Departed && o.goal == compute.GoalGone {
+				if err := w.noteLeft(o.desired.Epoch); err != nil {
+					return err
+				}
+			}
 			w.report(o, api.ObservedInstance{Epoch: w.epoch(o, g), Phase: string(phaseAtRest(o.goal, s)), Message: w.why(s)})
 			w.down(leaving)
 			return nil
@@ -243,7 +251,7 @@ func (w *worker) look(ctx context.Context, o order) (glance, error) {
 	g := glance{files: exists(w.dir), failed: w.failed != nil && w.failed.epoch == o.desired.Epoch && o.goal == compute.GoalRunning}
 	var err error
 	// Removing needs no mark: terminate beats everything (lesson 19).
-	if g.mark, err = readMark(w.dir); err != nil && o.goal != compute.GoalGone {
+	if g.mark, err = readMark(w.dir); err != nil && (o.goal != compute.GoalGone || o.desired.Departed) {
 		return g, err
 	}
 	vm, err := w.get(ctx, g.mark.Started && o.goal != compute.GoalGone)
