@@ -212,6 +212,9 @@ func (c *Control) DeleteNode(ctx context.Context, who iam.Caller, id string) err
 	}
 	gone := false
 	err := c.db.Write(ctx, func(tx *store.Tx) error {
+		if _, err := tx.LockPlacement(); err != nil { // nothing comes there meanwhile
+			return err
+		}
 		placed, err := tx.InstancesOn(id)
 		if err != nil {
 			return err
@@ -225,6 +228,9 @@ func (c *Control) DeleteNode(ctx context.Context, who iam.Caller, id string) err
 		}
 		if coming > 0 {
 			return fault.Coded(fault.Conflict, fault.NodeInUse, "%d instances are on their way to node %q; wait for them, or cordon it first", coming, id)
+		}
+		if err := forgetVolumes(tx, id); err != nil {
+			return err
 		}
 		if err := tx.RevokeNodeTokens(id); err != nil {
 			return err
@@ -249,6 +255,24 @@ func (c *Control) DeleteNode(ctx context.Context, who iam.Caller, id string) err
 		c.hub.nudge(id)
 	}
 	return err
+}
+
+// forgetVolumes drops the volumes that were to go from a node. It is refused where there
+// are others: whoever has them could neither use nor delete them any more.
+func forgetVolumes(tx *store.Tx, nodeID string) error {
+	all, err := tx.VolumesOn(nodeID)
+	if err != nil {
+		return err
+	}
+	for _, v := range all {
+		if !v.Going {
+			return fault.Coded(fault.Conflict, fault.NodeInUse, "volume %s of project %q is on node %q, attached to no instance; delete it first", v.ID, v.ProjectID, nodeID)
+		}
+		if err := tx.DeleteVolume(v.ID); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // nodeView renders a node for the wire. What is derived is derived here, on
