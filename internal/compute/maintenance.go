@@ -18,10 +18,15 @@ type Maintenance struct {
 }
 
 // Enter puts the node into a mode and says whether that is news. A node that is
-// drained stays so when it is cordoned: that asks for less.
+// drained stays so when it is cordoned: that asks for less. Where the mode stays, only
+// another reason is news.
 func (m *Maintenance) Enter(mode NodeState, by, reason string, now time.Time) bool {
 	if m.Mode == mode || m.Mode == NodeDraining && mode == NodeMaintenance {
-		return false
+		if reason == "" || reason == m.Reason {
+			return false
+		}
+		m.By, m.Reason = by, reason
+		return true
 	}
 	m.Mode, m.Since, m.By, m.Reason = mode, now, by, reason
 	return true

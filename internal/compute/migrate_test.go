@@ -63,6 +63,11 @@ func TestMaintenanceModes(t *testing.T) {
 	if !m.Enter(NodeDraining, "bob", "", now.Add(2)) || m.Enter(NodeMaintenance, "eve", "", now.Add(3)) || m.Mode != NodeDraining || m.By != "bob" {
 		t.Errorf("%+v", m)
 	}
+	// Whoever asks again with another reason is believed; since when stays.
+	if !m.Enter(NodeDraining, "eve", "power", now.Add(4)) || m.Enter(NodeDraining, "bob", "power", now.Add(5)) || m.Enter(NodeDraining, "bob", "", now.Add(5)) ||
+		m.By != "eve" || m.Reason != "power" || !m.Since.Equal(now.Add(2)) {
+		t.Errorf("%+v", m)
+	}
 	if !m.Leave() || m != (Maintenance{DeclaredOff: now}) {
 		t.Errorf("%+v", m)
 	}

@@ -29,8 +29,15 @@ func (c *Control) DrainNode(ctx context.Context, who iam.Caller, id string, in a
 		return c.previewDrain(ctx, id, &in)
 	}
 	_, err := c.maintain(ctx, who, iam.DrainNode, id, func(tx *store.Tx, n *compute.Node) (bool, error) {
-		d := newDrain(&in, tx.Now, cmp.Or(int(in.Parallel), c.o.DrainParallel))
+		before, err := tx.LockDrain(id)
+		if err != nil && !errors.Is(err, store.ErrNotFound) {
+			return false, err
+		}
+		d := newDrain(&in, tx.Now, c.o.DrainParallel)
 		d.NodeID, d.By = id, who.Name
+		if before.Open {
+			goOn(&d, &before, &in)
+		}
 		if err := replaceDrain(tx, &d); err != nil {
 			return false, err
 		}
@@ -42,13 +49,29 @@ func (c *Control) DrainNode(ctx context.Context, who iam.Caller, id string, in a
 	return c.GetDrain(ctx, who, id)
 }
 
+// goOn keeps of a drain that is under way what asking again does not name: asking again
+// tries anew, and a request whose answer was lost is no longer drain.
+func goOn(d, before *store.Drain, in *api.DrainNode) {
+	d.Since = before.Since
+	if in.Reason == "" {
+		d.By, d.Reason = before.By, before.Reason
+	}
+	if in.DeadlineSeconds == 0 {
+		d.Deadline = before.Deadline
+	}
+	if in.Parallel == 0 {
+		d.Parallel = before.Parallel
+	}
+	d.Strategy = cmp.Or(d.Strategy, before.Strategy)
+	if in.Overrides == nil {
+		d.Overrides = before.Overrides
+	}
+}
+
 // replaceDrain writes a drain and an item for every instance on the node. What an
 // earlier drain of the node did stays done: what it holds is held, and what it has on
 // its way goes on.
 func replaceDrain(tx *store.Tx, d *store.Drain) error {
-	if _, err := tx.LockDrain(d.NodeID); err != nil && !errors.Is(err, store.ErrNotFound) {
-		return err
-	}
 	items, err := tx.DrainItems(d.NodeID)
 	if err != nil {
 		return err
@@ -94,7 +117,7 @@ func checkDrain(in *api.DrainNode) error {
 }
 
 func newDrain(in *api.DrainNode, now time.Time, parallel int) store.Drain {
-	d := store.Drain{Open: true, Reason: in.Reason, Since: now, Parallel: parallel, Strategy: compute.MaintenanceStrategy(in.Strategy),
+	d := store.Drain{Open: true, Reason: in.Reason, Since: now, Parallel: cmp.Or(int(in.Parallel), parallel), Strategy: compute.MaintenanceStrategy(in.Strategy),
 		Deadline: now.Add(cmp.Or(time.Duration(in.DeadlineSeconds)*time.Second, defaultDrainDeadline))}
 	for id, s := range in.Overrides {
 		if d.Overrides == nil {
