@@ -311,6 +311,9 @@ func (m Shortfall) fix() string {
 	case CodeNotReported:
 		return "declare its " + m.Subject
 	case CodeGroup:
+		if m.Subject == string(compute.LevelNode) {
+			return "add a node, or make the rule best effort"
+		}
 		return "add a node on a " + m.Subject + " that the group's rule allows, or make the rule best effort"
 	case CodeGroupLevel:
 		return "declare its " + m.Subject

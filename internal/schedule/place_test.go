@@ -155,6 +155,11 @@ func TestReasons(t *testing.T) { // contract: N-03 N-14 N-23 U-14 // lesson 18
 			r.Group = group(compute.GroupRule{Kind: compute.GroupSpread, Level: compute.LevelRack, Strict: true})
 		}, CodeGroup, "1 node is ruled out by the placement group, at the level of the rack",
 			"add a node on a rack that the group's rule allows, or make the rule best effort", true},
+		{"group of nodes", func(n *Node, r *Request) {
+			n.Members = map[Seat]int64{{Group: "g"}: 1}
+			r.Group = group(compute.GroupRule{Kind: compute.GroupSpread, Level: compute.LevelNode, Strict: true})
+		}, CodeGroup, "1 node is ruled out by the placement group, at the level of the node",
+			"add a node, or make the rule best effort", true},
 		{"group level absent", func(n *Node, r *Request) { // contract: N-12
 			r.Group = group(compute.GroupRule{Kind: compute.GroupCluster, Level: compute.LevelPower, Strict: true})
 		}, CodeGroupLevel, "1 node has no declared power, which the placement group asks for",
