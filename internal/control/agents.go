@@ -130,15 +130,15 @@ func (c *Control) reportAgent(tx *store.Tx, nodeID string, r *api.AgentReport) e
 	if err != nil {
 		return err
 	}
-	age := time.Duration(r.AgeMS) * time.Millisecond
-	if age < 0 || age > maxReportAge || !c.enrolled(tx, &i, &a, r.InstallCode) {
+	age := ageOf(r.AgeMS, time.Millisecond)
+	if age > maxReportAge || !c.enrolled(tx, &i, &a, r.InstallCode) {
 		return nil
 	}
 	if at := tx.Now.Add(-age); at.After(a.LastHeartbeatAt) {
 		a.LastHeartbeatAt, a.Version = at, cut(r.Version, 64)
 	}
 	if r.ReconcileResult != "" {
-		a.ReconcileResult, a.ReconcileAt = r.ReconcileResult, tx.Now.Add(-time.Duration(r.ReconcileAgeMS)*time.Millisecond)
+		a.ReconcileResult, a.ReconcileAt = r.ReconcileResult, tx.Now.Add(-ageOf(r.ReconcileAgeMS, time.Millisecond))
 	}
 	if err := takeBoot(tx, &i, &a, r.Boot); err != nil {
 		return err

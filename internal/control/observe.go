@@ -127,7 +127,7 @@ func sample(tx *store.Tx, i *store.Instance, o api.ObservedInstance, before comp
 	if err != nil {
 		return err
 	}
-	a.SampledAt = tx.Now.Add(-time.Duration(o.SampleAgeS) * time.Second)
+	a.SampledAt = tx.Now.Add(-ageOf(o.SampleAgeS, time.Second))
 	if before != compute.StateRunning {
 		a.RunningSince = tx.Now
 	}
@@ -258,6 +258,15 @@ type observed struct {
 }
 
 func newObservations() *observations { return &observations{nodes: map[string]*observedNode{}} }
+
+// maxAge is more than any age that means something.
+const maxAge = 365 * 24 * time.Hour
+
+// ageOf is an age in units as a node says it: nothing is of the future, and none
+// overflows.
+func ageOf(n int64, unit time.Duration) time.Duration {
+	return time.Duration(min(max(n, 0), int64(maxAge/unit))) * unit
+}
 
 func (o *observations) node(id string) *observedNode {
 	n := o.nodes[id]
