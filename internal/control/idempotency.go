@@ -47,7 +47,7 @@ func once[In, Out any](ctx context.Context, c *Control, scope, key string, in In
 		if err != nil {
 			return err
 		}
-		return tx.Remember(scope, key, store.Remembered{Request: sum[:], Answer: string(answer)})
+		return tx.Remember(scope, key, store.Remembered{Request: sum[:], Answer: string(answer)}, tx.Now.Add(-rememberFor))
 	})
 	return out, err
 }

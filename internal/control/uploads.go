@@ -20,13 +20,17 @@ func (c *Control) CreateImage(ctx context.Context, who iam.Caller, project, id s
 		return api.Image{}, err
 	}
 	var node string
-	out, err := once(ctx, c, "create-image/"+project+"/"+id, key, in, func(tx *store.Tx) (api.Image, error) {
-		i, err := instance(tx, project, id)
-		if err != nil {
-			return api.Image{}, err
-		}
-		node = i.NodeID
-		return c.insertUpload(tx, who, &i, in.Name)
+	var out api.Image
+	err := retryStale(func() (err error) {
+		out, err = once(ctx, c, "create-image/"+project+"/"+id, key, in, func(tx *store.Tx) (api.Image, error) {
+			i, err := instance(tx, project, id)
+			if err != nil {
+				return api.Image{}, err
+			}
+			node = i.NodeID
+			return c.insertUpload(tx, who, &i, in.Name)
+		})
+		return err
 	})
 	if err == nil {
 		c.hub.nudge(node)
@@ -59,7 +63,7 @@ func (c *Control) insertUpload(tx *store.Tx, who iam.Caller, i *store.Instance, 
 	if err := tx.PutUpload(&u); err != nil {
 		return api.Image{}, err
 	}
-	if err := tx.TouchNode(i.NodeID); err != nil {
+	if err := tx.UpdateInstance(i); err != nil { // so that nobody starts or moves it meanwhile
 		return api.Image{}, err
 	}
 	return imageView(&m), event(tx, &i.Instance, who.Name, "create-image", "image "+m.ID)

@@ -133,7 +133,7 @@ func once[T any](tx *store.Tx, who *Caller, what, key string, body []byte, out *
 	if err != nil {
 		return err
 	}
-	return tx.Remember(scope, key, store.Remembered{Request: sum[:], Answer: string(answer)})
+	return tx.Remember(scope, key, store.Remembered{Request: sum[:], Answer: string(answer)}, tx.Now.Add(-rememberFor))
 }
 
 func optional(t time.Time) *time.Time {

@@ -69,13 +69,13 @@ type Remembered struct {
 	Answer  string // JSON
 }
 
-// Remember writes the first answer to a create (contract E-10), in place of one
-// that is too old to count.
-func (tx *Tx) Remember(scope, key string, r Remembered) error {
-	_, err := tx.exec(`INSERT INTO idempotency (scope, name, request, answer, created_at) VALUES ($1, $2, $3, $4, $5)
-		ON CONFLICT (scope, name) DO UPDATE SET request = excluded.request, answer = excluded.answer, created_at = excluded.created_at`,
-		scope, key, r.Request, r.Answer, micros(tx.Now))
-	return err
+// Remember writes the first answer to a create (contract E-10), in place of one from
+// before old, which is too old to count. Where another server has answered meanwhile, the
+// transaction is run again, and finds that answer.
+func (tx *Tx) Remember(scope, key string, r Remembered, old time.Time) error {
+	return tx.must(errCrossed, `INSERT INTO idempotency (scope, name, request, answer, created_at) VALUES ($1, $2, $3, $4, $5)
+		ON CONFLICT (scope, name) DO UPDATE SET request = excluded.request, answer = excluded.answer, created_at = excluded.created_at
+		WHERE idempotency.created_at < $6`, scope, key, r.Request, r.Answer, micros(tx.Now), micros(old))
 }
 
 // Recall reads what an earlier create answered, not older than since; ErrNotFound.

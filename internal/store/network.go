@@ -57,9 +57,10 @@ func (tx *Tx) SubnetsOn(nodeID string) ([]Subnet, error) {
 		WHERE i.node_id = $1 AND i.node_id <> '' AND i.state <> 'terminated') ORDER BY s.id`, []any{nodeID}, scanSubnet)
 }
 
-// InsertDefaultVPC makes the network that every project starts with.
+// InsertDefaultVPC makes the network that every project starts with. Where another
+// server has made it meanwhile, the transaction is run again.
 func (tx *Tx) InsertDefaultVPC(v vpc.VPC, s vpc.Subnet) error {
-	if _, err := tx.exec(`INSERT INTO vpcs (id, project_id, cidr, is_default, created_at) VALUES ($1, $2, $3, $4, $5)`,
+	if err := tx.must(errCrossed, `INSERT INTO vpcs (id, project_id, cidr, is_default, created_at) VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING`,
 		v.ID, v.ProjectID, v.CIDR.String(), true, micros(tx.Now)); err != nil {
 		return err
 	}

@@ -20,9 +20,15 @@ var ErrClosed = errors.New("store: closed")
 // maxTries is how often a batch is tried that another server's writes cross.
 const maxTries = 5
 
-// crossed reports whether PostgreSQL ended a transaction because it and another
-// server's waited for each other. Tried again it goes through.
+// errCrossed says that another server wrote the same row meanwhile.
+var errCrossed = errors.New("store: another server wrote the same meanwhile")
+
+// crossed reports whether another server's transaction was in the way of one, or
+// PostgreSQL ended it because the two waited for each other. Tried again it goes through.
 func crossed(err error) bool {
+	if errors.Is(err, errCrossed) {
+		return true
+	}
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && (pg.Code == sqlDeadlock || pg.Code == sqlSerialization)
 }
