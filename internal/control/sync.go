@@ -147,7 +147,9 @@ func desiredInstance(tx *store.Tx, n *compute.Node, i *store.Instance, details *
 		d.Force = d.Force || !tx.Now.Before(stopBy)
 	}
 	img, err := tx.ImageByID(i.Spec.ImageID)
-	if err != nil && !(errors.Is(err, store.ErrNotFound) && i.Goal == compute.GoalGone) {
+	// One that was deleted by another server while this instance was created of it is the
+	// trouble of this instance alone: it does not start, and the node hears of all others.
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return d, err
 	}
 	d.Image = api.DesiredImage{SHA256: img.SHA256, Format: img.Format, SizeBytes: img.SizeBytes, VirtualSize: img.VirtualSize}

@@ -72,3 +72,69 @@ func TestImageAndMoveTwoServers(t *testing.T) {
 		}
 	}
 }
+
+// An instance whose image another server deleted while it was created keeps its node from
+// nothing else.
+// contract: U-21 // lesson 10
+func TestImageGoneMeanwhile(t *testing.T) {
+	apptest.Each(t, func(t *testing.T, s *apptest.System) {
+		a, b := newMachine(t, s, "n1"), newMachine(t, s, "n2")
+		ok := launched(t, s, a, b, api.CreateInstance{})[0]
+		only(s, "n1", []string{"n2"}, func() {
+			bad := s.Create("default", api.CreateInstance{})
+			if err := s.DB.Write(t.Context(), func(tx *store.Tx) error { return tx.DeleteImage(bad.ImageID) }); err != nil {
+				t.Fatal(err)
+			}
+			place(t, s)
+			do(s, "stop", ok.ID, nil).Want(202)
+			a.sync()
+			told := map[string]api.DesiredInstance{}
+			for _, d := range a.told.Instances {
+				told[d.ID] = d
+			}
+			if told[ok.ID].Goal != "stopped" || told[bad.ID].Goal != "running" || told[bad.ID].Image.SHA256 != "" {
+				t.Errorf("%+v", told)
+			}
+			s.Operator.Do("DELETE", api.InstancePath("default", bad.ID), nil).Want(202)
+			settle(a)
+			if got := s.Operator.Instance("default", bad.ID).State; got != "terminated" {
+				t.Errorf("%s", got)
+			}
+		})
+	})
+}
+
+// Of two instances that are given one volume at two servers, one gets it; so it is with
+// its being deleted.
+// contract: U-11
+func TestVolumeTwoServers(t *testing.T) {
+	s := apptest.Start(t, apptest.Options{Kind: "postgres"})
+	second := secondServer(t, s)
+	a, b := newMachine(t, s, "n1"), newMachine(t, s, "n2")
+	is := launched(t, s, a, b, api.CreateInstance{DataVolumes: []api.DataVolumeInput{{SizeBytes: 1 << 20}}}, api.CreateInstance{})
+	for _, i := range is {
+		do(s, "stop", i.ID, nil).Want(202)
+	}
+	settle(a, b)
+	volume := is[0].DataVolumes[0].VolumeID
+	do(s, "detach-volume", is[0].ID, api.DetachVolume{VolumeID: volume}).Want(202)
+	for range 8 {
+		var all sync.WaitGroup
+		var err [2]error
+		for n, c := range []*control.Control{s.Control, second} {
+			all.Go(func() {
+				_, err[n] = c.AttachVolume(t.Context(), iam.System, "default", is[n].ID, api.AttachVolume{VolumeID: volume})
+			})
+		}
+		all.Wait()
+		if (err[0] == nil) == (err[1] == nil) {
+			t.Fatalf("both, or neither: %v, %v", err[0], err[1])
+		}
+		for n := range is {
+			if err[n] == nil {
+				do(s, "detach-volume", is[n].ID, api.DetachVolume{VolumeID: volume}).Want(202)
+			}
+		}
+	}
+	books(t, s)
+}

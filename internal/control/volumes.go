@@ -62,7 +62,7 @@ func roomForVolume(tx *store.Tx, i *store.Instance, size int64) error {
 }
 
 func reattach(tx *store.Tx, i *store.Instance, project, volumeID, device string) error {
-	v, err := tx.Volume(project, volumeID)
+	v, err := tx.VolumeToChange(project, volumeID)
 	if err != nil {
 		return notFound(err, "there is no volume %q in project %q", volumeID, project)
 	}
@@ -190,7 +190,7 @@ func (c *Control) DeleteVolume(ctx context.Context, who iam.Caller, project, id 
 	}
 	var v compute.Volume
 	err := c.db.Write(ctx, func(tx *store.Tx) (err error) {
-		if v, err = tx.Volume(project, id); err != nil {
+		if v, err = tx.VolumeToChange(project, id); err != nil {
 			return notFound(err, "there is no volume %q in project %q", id, project)
 		}
 		if v.InstanceID != "" {

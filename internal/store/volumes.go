@@ -49,6 +49,13 @@ func (tx *Tx) Volume(projectID, id string) (compute.Volume, error) {
 	return one(tx, volumeSelect+`WHERE id = $1 AND project_id = $2`, []any{id, projectID}, scanVolume)
 }
 
+// VolumeToChange is Volume in a write: nobody else attaches or deletes it until the end of
+// the transaction.
+func (tx *Tx) VolumeToChange(projectID, id string) (compute.Volume, error) {
+	return one(tx, `UPDATE volumes SET device = device WHERE id = $1 AND project_id = $2
+		RETURNING id, project_id, node_id, instance_id, device, size_bytes, root, auto, snapshot_id, base, going, created_at`, []any{id, projectID}, scanVolume)
+}
+
 // Volumes reads a page of a project's volumes, oldest first.
 func (tx *Tx) Volumes(projectID string, after Cursor, limit int) ([]compute.Volume, error) {
 	return list(tx, volumeSelect+`WHERE project_id = $1 AND (created_at, id) > ($2, $3) ORDER BY created_at, id LIMIT $4`,
