@@ -50,19 +50,22 @@ func (a *app) attachConsole(ctx context.Context, id string) error {
 	case err = <-done:
 	case <-ctx.Done():
 	}
-	if errors.Is(err, io.ErrClosedPipe) || errors.Is(err, io.EOF) {
+	if errors.Is(err, errEscape) || errors.Is(err, io.ErrClosedPipe) || errors.Is(err, io.EOF) {
 		err = nil
 	}
 	return err
 }
 
-// untilEscape ends where the escape key is pressed.
+// errEscape: the escape key was pressed, which ends it whatever the input is.
+var errEscape = errors.New("escape")
+
+// untilEscape ends with errEscape where the escape key is pressed.
 type untilEscape struct{ r io.Reader }
 
 func (u *untilEscape) Read(p []byte) (int, error) {
 	n, err := u.r.Read(p)
 	if i := bytes.IndexByte(p[:n], escapeKey); i >= 0 {
-		return i, io.EOF
+		return i, errEscape
 	}
 	return n, err
 }
