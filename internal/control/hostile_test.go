@@ -23,6 +23,7 @@ func TestMigrateLargerDisk(t *testing.T) {
 		a.act()
 		a.sync()
 		u := a.told.Uploads[0]
+		a.Do("PUT", api.NodePath("n1", "uploads", u.ID, "1"), make([]byte, 70<<20)).Want(http.StatusRequestEntityTooLarge)
 		a.Do("PUT", api.NodePath("n1", "uploads", u.ID, "0"), diskOf("root")).Want(http.StatusNoContent)
 		a.Do("PUT", api.NodePath("n1", "uploads", u.ID, "1"), make([]byte, 2<<20)).Want(http.StatusNoContent)
 		got := s.Operator.Instance("default", i.ID)

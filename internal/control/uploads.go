@@ -96,6 +96,7 @@ func (c *Control) TakeVolume(ctx context.Context, who iam.Caller, nodeID, upload
 		return err
 	}
 	var others []string
+	var most int64
 	check := func(read func(nodeID, id string) (store.Upload, error)) (store.Upload, error) {
 		u, err := read(nodeID, uploadID)
 		if err == nil && (n < 0 || n >= len(u.VolumeIDs)) {
@@ -103,10 +104,21 @@ func (c *Control) TakeVolume(ctx context.Context, who iam.Caller, nodeID, upload
 		}
 		return u, notFound(err, "nobody waits for this volume")
 	}
-	if err := c.db.Read(ctx, func(tx *store.Tx) error { _, err := check(tx.Upload); return err }); err != nil {
+	if err := c.db.Read(ctx, func(tx *store.Tx) error {
+		u, err := check(tx.Upload)
+		if err != nil {
+			return err
+		}
+		most, err = mostOf(tx, &u, n)
+		if err == nil && size > most {
+			err = fault.New(fault.TooLarge, "an image of volume %s has at most %d bytes", u.VolumeIDs[n], most)
+		}
+		return err
+	}); err != nil {
 		return err
 	}
-	file, err := c.receive(body, size)
+	// One that does not say its size is cut off there, and no whole image then.
+	file, err := c.receive(io.LimitReader(body, most), size)
 	if err != nil {
 		return err
 	}
@@ -133,6 +145,25 @@ func (c *Control) TakeVolume(ctx context.Context, who iam.Caller, nodeID, upload
 		c.drain.poke() // one more migration may begin
 	}
 	return err
+}
+
+// flatOverhead is what a flat image may take beside twice its disk: far more than the
+// tables of a qcow2 file and what does not compress come to.
+const flatOverhead = 64 << 20
+
+// mostOf is how many bytes the image of an upload's volume may have: a node has no claim
+// to all room of the server's disk.
+func mostOf(tx *store.Tx, u *store.Upload, n int) (most int64, err error) {
+	d, err := tx.DetailsOf(u.InstanceID)
+	if err != nil {
+		return 0, err
+	}
+	for _, v := range d.Volumes {
+		if v.ID == u.VolumeIDs[n] {
+			return 2*v.SizeBytes + flatOverhead, nil
+		}
+	}
+	return 0, notFound(store.ErrNotFound, "the instance has this volume no longer")
 }
 
 // arrived takes in that one more volume is here. The others are nodes that have to
