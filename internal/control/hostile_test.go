@@ -64,6 +64,26 @@ func TestUncordonWhileImageIsMade(t *testing.T) {
 	})
 }
 
+// A volume that is being read for an image stays where it is read.
+// contract: U-11
+func TestDetachWhileImageIsMade(t *testing.T) {
+	apptest.Each(t, func(t *testing.T, s *apptest.System) {
+		a, b := newMachine(t, s, "n1"), newMachine(t, s, "n2")
+		i := launched(t, s, a, b, api.CreateInstance{DataVolumes: []api.DataVolumeInput{{SizeBytes: 1 << 20}}})[0]
+		do(s, "stop", i.ID, nil).Want(202)
+		settle(a, b)
+		var m api.Image
+		do(s, "create-image", i.ID, api.CreateImage{Name: "x"}).Want(202).Decode(&m)
+		detach := api.DetachVolume{VolumeID: i.DataVolumes[0].VolumeID}
+		do(s, "detach-volume", i.ID, detach).Refused(409, "INVALID_STATE")
+		settle(a, b)
+		if s.Operator.Do("GET", api.ImagePath("default", m.ID), nil).Want(200).Decode(&m); m.State != "available" || len(m.DataVolumes) != 1 {
+			t.Errorf("%+v", m)
+		}
+		do(s, "detach-volume", i.ID, detach).Want(202)
+	})
+}
+
 // Who stops what a drain holds stopped, or wishes it stopped, finds it so afterwards.
 // contract: N-20 U-16
 func TestStopWhileHeld(t *testing.T) {

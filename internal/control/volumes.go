@@ -87,6 +87,9 @@ func (c *Control) DetachVolume(ctx context.Context, who iam.Caller, project, id 
 		if err != nil {
 			return "", err
 		}
+		if err := noUpload(tx, i); err != nil {
+			return "", err
+		}
 		for n := range d.Volumes {
 			v := &d.Volumes[n]
 			if v.ID != in.VolumeID {
