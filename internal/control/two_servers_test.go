@@ -50,7 +50,9 @@ func TestImageAndMoveTwoServers(t *testing.T) {
 		var m api.Image
 		var imageErr, moveErr error
 		var all sync.WaitGroup
-		all.Go(func() { m, imageErr = second.CreateImage(t.Context(), iam.System, "default", i.ID, api.CreateImage{Name: "x"}, "") })
+		all.Go(func() {
+			m, imageErr = second.CreateImage(t.Context(), iam.System, "default", i.ID, api.CreateImage{Name: "x"}, "")
+		})
 		all.Go(func() {
 			_, moveErr = s.Control.MigrateInstance(t.Context(), iam.System, "default", i.ID, api.MigrateInstance{})
 		})
