@@ -32,8 +32,7 @@ again where it is. The same happens where it fails, and the events say why.`,
 				}
 			}
 			if cancel {
-				l := &life{method: http.MethodPost, action: "migrate/cancel", goal: compute.StateRunning, wait: w}
-				return l.run(ctx, a, id, nil)
+				return a.cancelMigration(ctx, id, &w)
 			}
 			return a.migrate(ctx, id, &in, &w)
 		})
@@ -66,6 +65,19 @@ func (a *app) migrate(ctx context.Context, id string, in *api.MigrateInstance, w
 		}
 	}
 	return a.finish(ctx, it, compute.InstanceState(before.value.State), &waitFlags{})
+}
+
+// cancelMigration has the instance stay. The answer tells whether it starts again.
+func (a *app) cancelMigration(ctx context.Context, id string, w *waitFlags) error {
+	var it item[instance]
+	if err := a.do(ctx, http.MethodPost, api.InstancePath(a.settings().project, id, "migrate/cancel"), nil, &it); err != nil {
+		return err
+	}
+	goal := compute.StateRunning
+	if it.value.State == string(compute.StateStopped) {
+		goal = compute.StateStopped
+	}
+	return a.finish(ctx, it, goal, w)
 }
 
 // migrationText is how far a migration is.

@@ -72,13 +72,14 @@ node and starts it there; "stop" stops it on the node until that takes part agai
 its root volume.
 
 --dry-run shows what would happen and changes nothing. What finds no room is tried
-again until the deadline; what is left then stays, with its reason. --status shows
-how far it is, and whether the machine may be powered off; --cancel lets the node
-take part again: what has not left stays, what has stays gone.`,
+again until the deadline; what is left then stays, with its reason. Given again while it
+goes on, what is named changes. --status shows how far it is, and whether the machine
+may be powered off; with --wait it is followed. --cancel lets the node take part
+again: what has not left stays, what has stays gone.`,
 		`  outcrop node drain rack1-07 --dry-run
   outcrop node drain rack1-07 --deadline 30m --reason 'new memory' --wait
   outcrop node drain rack1-07 --override i-4fZ81kQ2x=stop
-  outcrop node drain rack1-07 --status
+  outcrop node drain rack1-07 --status --wait
   outcrop node drain rack1-07 --cancel`},
 		nil, []string{nodes.argument()}, func(cmd *cobra.Command, args []string) error {
 			return fl.run(cmd.Context(), a, args[0])
@@ -95,6 +96,9 @@ take part again: what has not left stays, what has stays gone.`,
 	fl.wait.add(c, "over")
 	c.MarkFlagsMutuallyExclusive("dry-run", "status", "cancel")
 	c.MarkFlagsMutuallyExclusive("dry-run", "wait")
+	for _, order := range []string{"deadline", "strategy", "override", "parallel", "reason"} {
+		c.MarkFlagsMutuallyExclusive("status", "cancel", order)
+	}
 	completeWords(c, "strategy", strategyWords...)
 	c.ValidArgsFunction = nodes.complete(a)
 	return c
@@ -211,7 +215,7 @@ func (a *app) followDrain(ctx context.Context, it item[api.Drain], limit time.Du
 	begin := a.now()
 	p := newProgress(a)
 	defer p.clear()
-	said := map[string]string{}
+	said, silent := map[string]string{}, false
 	since := func() string { return elapsed(a.now().Sub(begin)) }
 	for pause := firstLook; ; pause = min(pause*3/2, lastLook) {
 		d := &it.value
@@ -240,19 +244,25 @@ func (a *app) followDrain(ctx context.Context, it item[api.Drain], limit time.Du
 			return it, &failure{code: codeFailed, message: fmt.Sprintf("the drain of node %s ended: %s", d.NodeID, d.Outcome),
 				hint: fmt.Sprintf("\"outcrop node drain %s --status\" says what is left and why", d.NodeID)}
 		case a.now().Sub(begin) >= limit:
-			return it, &failure{code: codeTimeout, message: fmt.Sprintf("node %s is not drained after %s; the work goes on", d.NodeID, limit),
-				hint: fmt.Sprintf("\"outcrop node drain %s --status\" shows where it stands", d.NodeID)}
+			return it, &failure{code: codeTimeout, message: fmt.Sprintf("node %s is not drained after %s; the work goes on", d.NodeID, limit), hint: drainGoesOn(d)}
 		}
 		if err := p.spin(ctx, pause, func() string { return fmt.Sprintf("%6s  %d of %d instances left", since(), left, len(d.Instances)) }); err != nil {
-			return it, &failure{code: codeInterrupted, message: fmt.Sprintf("stopped waiting for the drain of node %s; the work goes on", d.NodeID)}
+			return it, &failure{code: codeInterrupted, message: fmt.Sprintf("stopped waiting for the drain of node %s; the work goes on", d.NodeID), hint: drainGoesOn(d)}
 		}
 		var next item[api.Drain]
 		if err := a.do(ctx, http.MethodGet, api.NodePath(d.NodeID, "drain"), nil, &next); err == nil {
-			it = next
-		} else if !passing(err) {
+			it, silent = next, false
+		} else if ctx.Err() == nil && !passing(err) {
 			return it, err
+		} else if ctx.Err() == nil && !silent {
+			p.line("%6s  no answer from the server; still asking", since())
+			silent = true
 		}
 	}
+}
+
+func drainGoesOn(d *api.Drain) string {
+	return fmt.Sprintf("\"outcrop node drain %s --status\" shows where it stands, with --wait it is followed", d.NodeID)
 }
 
 func maintenanceText(n *node, now time.Time) string {
