@@ -66,7 +66,9 @@ var actions = map[compute.Goal]map[sight]action{
 	goalNone: {
 		sightUnknown: hold, sightGone: forget, sightAbsent: rest, sightOff: rest, sightEnded: rest,
 		sightCrashed: rest, sightFailed: rest, sightRunning: rest, sightPaused: rest, sightStarved: rest, sightOld: rest,
-		sightUnsaid: rest,
+		// What runs is reported as running, so it did run: a guest that powers itself off
+		// before the server names it must not be started again.
+		sightUnsaid: confirm,
 	},
 }
 

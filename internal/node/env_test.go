@@ -31,6 +31,7 @@ import (
 	"github.com/outcrop-cloud/outcrop/internal/hypervisor/fake"
 	"github.com/outcrop-cloud/outcrop/internal/network"
 	"github.com/outcrop-cloud/outcrop/internal/node/detect"
+	"github.com/outcrop-cloud/outcrop/internal/node/host"
 	"github.com/outcrop-cloud/outcrop/internal/vpc"
 )
 
@@ -502,7 +503,7 @@ func newEnvIn(t testing.TB, dir string, opts fake.Options) *env {
 	if err := os.WriteFile(filepath.Join(e.vms.dir, fileIdentityKey), identity(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	e.cfg = Config{ID: "n1", TokenFile: token, DataDir: e.vms.dir, Hypervisor: e.vms, Log: testLog(t),
+	e.cfg = Config{ID: "n1", TokenFile: token, Host: host.None{}, DataDir: e.vms.dir, Hypervisor: e.vms, Log: testLog(t),
 		Network: func(func(string, net.Listener)) (network.Network, error) { return e.net, nil }}
 	return e
 }

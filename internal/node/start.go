@@ -36,14 +36,21 @@ func (w *worker) startSteps(o order) []step {
 		{stepDefine, nil, func(context.Context) error { return w.define(o) }},
 		{stepClaim, nil, func(context.Context) error { return mark{Epoch: o.desired.Epoch}.write(w.dir) }},
 		{stepBoot, nil, func(ctx context.Context) error { return w.boot(ctx, o) }},
-		w.confirmStep(o),
+		w.confirmStep(),
 	}
 }
 
 // confirmStep makes a VM that is down later one that ended, instead of one that
-// is still to boot. An agent that was killed between boot and this does it late.
-func (w *worker) confirmStep(o order) step {
-	return step{stepConfirm, nil, func(context.Context) error { return mark{o.desired.Epoch, true}.write(w.dir) }}
+// is still to boot. An agent that was killed between boot and this does it late,
+// for the epoch that the mark claims: that is what runs.
+func (w *worker) confirmStep() step {
+	return step{stepConfirm, nil, func(context.Context) error {
+		m, err := readMark(w.dir)
+		if err != nil {
+			return err
+		}
+		return mark{m.Epoch, true}.write(w.dir)
+	}}
 }
 
 // resumeSteps let a VM go on whose disk found no room and has some now.
