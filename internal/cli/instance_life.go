@@ -31,6 +31,9 @@ func (l *life) run(ctx context.Context, a *app, id string, body any) error {
 	if l.goal == compute.StateStopped && it.value.DesiredState == string(compute.StateRunning) { // contract U-16
 		a.notef("to keep it stopped: outcrop instance update %s --desired-state stopped", id)
 	}
+	if l.action == "start" && it.value.DesiredState == string(compute.StateStopped) {
+		a.notef("to keep it running: outcrop instance update %s --desired-state running", id)
+	}
 	return a.finish(ctx, it, l.goal, &l.wait)
 }
 

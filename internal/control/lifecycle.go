@@ -29,6 +29,9 @@ func (c *Control) StartInstance(ctx context.Context, who iam.Caller, project, id
 	if err == nil && out.NodeID == "" {
 		c.place.poke()
 	}
+	if out.DesiredState == "stopped" && err == nil {
+		out.Warnings = append(out.Warnings, "desiredState is stopped, so the instance is stopped again once it runs; to keep it running, set desiredState to running")
+	}
 	if rerun && err == nil {
 		out.Warnings = append(out.Warnings, "cloud-init runs everything again on this boot; the guest's ssh host keys change")
 	}

@@ -273,11 +273,14 @@ func TestMigrateRefused(t *testing.T) {
 		}
 		b := newMachine(t, s, "n2")
 		s.Operator.Do("POST", api.NodePath("n2", "cordon"), api.CordonNode{Reason: "new disks"}).Want(200)
-		for node, want := range map[string]string{"n2": "bring it back from maintenance", "n1": "already", "n3": "leave the instance where it is"} {
+		for node, want := range map[string]string{"n2": "bring it back from maintenance", "n1": "already"} {
 			a := migrate(s, i.ID, api.MigrateInstance{TargetNodeID: node}).Want(409)
 			if !strings.Contains(string(a.Body), want) {
 				t.Errorf("to %s: %s", node, a.Body)
 			}
+		}
+		if r := migrate(s, i.ID, api.MigrateInstance{TargetNodeID: "n3"}).Refused(404, "NOT_FOUND"); !strings.Contains(r.Message, "outcrop node list") {
+			t.Error(r.Message)
 		}
 		s.Member("beta").Do("POST", api.InstancePath("beta", i.ID, "migrate"), nil).Want(http.StatusForbidden)
 		s.Operator.Do("POST", api.NodePath("n2", "uncordon"), nil).Want(200)

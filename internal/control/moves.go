@@ -199,6 +199,9 @@ func (p *placing) destination(r schedule.Request, wanted string) (schedule.Decis
 	if wanted == r.From.NodeID {
 		return d, fault.Coded(fault.Conflict, fault.InvalidState, "the instance is on node %q already", wanted)
 	}
+	if _, err := p.Node(wanted); err != nil {
+		return d, notFound(err, "there is no node %q; list them with: outcrop node list", wanted)
+	}
 	p.judge(wanted)
 	if misses := p.ix.Check(wanted, d.Partition, r); len(misses) > 0 {
 		return d, fault.Coded(fault.Conflict, fault.NoRoom, "node %q cannot take the instance; this would do: %s", wanted, schedule.Fix(misses))

@@ -54,10 +54,21 @@ func (c *Control) WakeNode(ctx context.Context, who iam.Caller, id string, in ap
 	return api.WakeSent{ID: w.ID, NodeID: w.NodeID, WakeOnLanMAC: w.MAC, Via: w.Via, ExpiresAt: w.Expires}, nil
 }
 
+// whenDown is what to do about a node that is on its way down, or down and back.
+func whenDown(n *compute.Node) string {
+	switch n.State() {
+	case compute.NodeShuttingDown:
+		return "; wake it when it is off, see: outcrop node get " + n.ID
+	case compute.NodeRebooting:
+		return "; it comes back by itself, see: outcrop node get " + n.ID
+	}
+	return ""
+}
+
 // mayWake refuses a node that is up, or that cannot be woken.
 func (c *Control) mayWake(n *compute.Node, now time.Time) (net.HardwareAddr, error) {
 	if n.State() != compute.NodeOff && c.reachable(n, now) {
-		return nil, fault.Coded(fault.Conflict, fault.InvalidState, "node %q is up (%s)", n.ID, n.State())
+		return nil, fault.Coded(fault.Conflict, fault.InvalidState, "node %q is up (%s)%s", n.ID, n.State(), whenDown(n))
 	}
 	if n.Facts.WakeOnLanMAC == "" {
 		return nil, fault.Coded(fault.Conflict, fault.InvalidState,
