@@ -122,7 +122,7 @@ func (a *agent) uploadImages(ctx context.Context) {
 			delay.reset()
 			a.uploads.note("")
 		} else if ctx.Err() == nil {
-			a.log.Warn("an image could not be made of an instance; it is tried again", "error", err)
+			a.log.Warn("volumes of an instance could not be sent; it is tried again", "error", err)
 			a.uploads.note(err.Error())
 			next = delay.next()
 		}
@@ -154,7 +154,7 @@ func (a *agent) uploadRound(ctx context.Context) error {
 		switch {
 		case err == nil:
 			a.uploads.finish(up.ID)
-			a.log.Info("an image was made of an instance", "instance", up.InstanceID, "upload", up.ID)
+			a.log.Info("volumes of an instance were sent", "instance", up.InstanceID, "upload", up.ID)
 		case hopeless(err), up.Impatient && full(err):
 			a.uploads.fail(up.ID, err.Error())
 			a.log.Error("an instance's volumes cannot be read", "instance", up.InstanceID, "upload", up.ID, "error", err)
