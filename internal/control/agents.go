@@ -140,7 +140,7 @@ func (c *Control) reportAgent(tx *store.Tx, nodeID string, r *api.AgentReport) e
 	if r.ReconcileResult != "" {
 		a.ReconcileResult, a.ReconcileAt = r.ReconcileResult, tx.Now.Add(-ageOf(r.ReconcileAgeMS, time.Millisecond))
 	}
-	if err := takeBoot(tx, &i, &a, r.Boot); err != nil {
+	if err := takeBoot(tx, &i, &a, r.Boot, tx.Now.Add(-age)); err != nil {
 		return err
 	}
 	return tx.PutAgent(i.ID, &a)
@@ -160,16 +160,17 @@ func (c *Control) enrolled(tx *store.Tx, i *store.Instance, a *compute.Agent, co
 	return true
 }
 
-// takeBoot notes what the boot made of its user-data; a new outcome goes on the
-// timeline.
-func takeBoot(tx *store.Tx, i *store.Instance, a *compute.Agent, b *api.BootReport) error {
+// takeBoot notes what the boot made of its user-data; an outcome that is
+// new, or of a new run, goes on the timeline.
+func takeBoot(tx *store.Tx, i *store.Instance, a *compute.Agent, b *api.BootReport, said time.Time) error {
 	if b == nil {
 		return nil
 	}
 	out := compute.BootOutcome{
 		UserDataHash: cut(strings.TrimPrefix(b.UserDataHash, "sha256:"), 64), Status: b.Status, Detail: cut(b.Detail, maxMessage), At: a.Boot.At,
 	}
-	if out == a.Boot {
+	again := a.Boot.At.Before(a.RunningSince) && !said.Before(a.RunningSince) // the same, of another run
+	if out == a.Boot && !again {
 		return nil
 	}
 	out.At = tx.Now
