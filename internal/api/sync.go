@@ -182,6 +182,9 @@ type DesiredVolume struct {
 	ID        string `json:"id"`
 	SizeBytes int64  `json:"sizeBytes"`
 	Root      bool   `json:"root,omitempty"`
+	// Made: a VM has run with it on this node. Where its file is not there, data are
+	// lost, and an empty one in its place would hide that.
+	Made bool `json:"made,omitempty"`
 	// Image is what the volume is an overlay of: the root's, or a data device's of
 	// a multi-volume image. Nil is an empty volume.
 	Image *DesiredImage `json:"image,omitempty"`

@@ -38,6 +38,7 @@ type Volume struct {
 	// Base is what a volume that was carried from another node stands on; nil where
 	// it stands on its instance's image, a snapshot of it, or nothing.
 	Base      *ImageVolume
+	Made      bool // a VM has run with it on its node, so its file is there
 	Going     bool // its file is being removed
 	CreatedAt time.Time
 }

@@ -255,7 +255,7 @@ func (c *Control) switchOver(tx *store.Tx, i *store.Instance, bases map[string]*
 	i.Arrive(tx.Now)
 	for n := range d.Volumes {
 		v := &d.Volumes[n]
-		v.NodeID, v.Base = to, bases[v.ID]
+		v.NodeID, v.Base, v.Made = to, bases[v.ID], false
 		if err := tx.UpdateVolume(v); err != nil {
 			return err
 		}

@@ -130,6 +130,9 @@ func sample(tx *store.Tx, i *store.Instance, o api.ObservedInstance, before comp
 	a.SampledAt = tx.Now.Add(-ageOf(o.SampleAgeS, time.Second))
 	if before != compute.StateRunning {
 		a.RunningSince = tx.Now
+		if err := tx.VolumesMade(i.ID); err != nil {
+			return err
+		}
 	}
 	return tx.PutAgent(i.ID, &a)
 }

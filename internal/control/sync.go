@@ -171,7 +171,7 @@ func desiredImage(p *compute.ImageVolume) api.DesiredImage {
 }
 
 func desiredVolume(v *compute.Volume, parts []compute.ImageVolume) api.DesiredVolume {
-	d := api.DesiredVolume{ID: v.ID, SizeBytes: v.SizeBytes, Root: v.Root}
+	d := api.DesiredVolume{ID: v.ID, SizeBytes: v.SizeBytes, Root: v.Root, Made: v.Made}
 	base := v.Base // it was carried here on this
 	for i := range parts {
 		if base == nil && v.SnapshotID != "" && parts[i].SnapshotID == v.SnapshotID {

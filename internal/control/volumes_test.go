@@ -24,6 +24,9 @@ func TestDataVolumes(t *testing.T) {
 			t.Fatalf("data volumes %+v", i.DataVolumes)
 		}
 		d, _ := n.Desired(i.ID)
+		if slices.ContainsFunc(d.Volumes, func(v api.DesiredVolume) bool { return !v.Made }) {
+			t.Errorf("after a run the node is told %+v", d.Volumes)
+		}
 		if len(d.Volumes) != 3 || !d.Volumes[0].Root || d.Volumes[1].ID != i.DataVolumes[0].VolumeID || d.Volumes[2].ID != i.DataVolumes[1].VolumeID {
 			t.Errorf("the node is told %+v", d.Volumes)
 		}

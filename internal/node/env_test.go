@@ -193,7 +193,7 @@ func (s *server) desired(now time.Time) []api.DesiredInstance {
 			ID: id, ProjectID: i.ProjectID, Name: i.Spec.Name, Epoch: i.Epoch, Goal: string(i.Goal),
 			Reboot: i.State == compute.StateRebooting, Force: i.ForceStopping,
 			VCPUs: i.Spec.Shape.VCPUs, MemoryBytes: i.Spec.Shape.MemoryBytes, Image: s.image,
-			Volumes:      []api.DesiredVolume{{ID: i.RootVolumeID, SizeBytes: i.Spec.RootVolumeBytes, Root: true}},
+			Volumes:      []api.DesiredVolume{{ID: i.RootVolumeID, SizeBytes: i.Spec.RootVolumeBytes, Root: true, Made: !i.LaunchedAt.IsZero()}},
 			UserDataHash: i.Spec.UserDataHash, PublicKeys: i.Spec.PublicKeys,
 			Interfaces:   []api.DesiredInterface{nicOf(id)},
 			AgentEnabled: true, AgentActivation: "automatic",

@@ -50,6 +50,7 @@ func TestLeftBeforeRestore(t *testing.T) {
 			i := e.instances[idA]
 			i.Epoch = first + 5
 			i.Start(time.Now())
+			e.extra[idA] = func(d *api.DesiredInstance) { d.Volumes[0].Made = false } // carried here
 		})
 		e.reaches(t, idA, compute.StateRunning, time.Minute)
 		departs(first + 5)

@@ -455,6 +455,25 @@ func TestFailures(t *testing.T) {
 			}
 		})
 	})
+	t.Run("lost folder", func(t *testing.T) { // its disk, or a machine with a new system
+		bubble(t, func(t *testing.T, e *env) {
+			e.create(idA, "x")
+			e.reaches(t, idA, compute.StateRunning, 10*time.Second)
+			e.stop(idA, time.Minute, false)
+			e.reaches(t, idA, compute.StateStopped, 10*time.Second)
+			if err := os.RemoveAll(filepath.Join(e.vms.dir, "instances", idA)); err != nil {
+				t.Fatal(err)
+			}
+			e.start(idA)
+			e.reaches(t, idA, compute.StateError, 10*time.Second)
+			if m := e.instance(idA).Message; !strings.Contains(m, "is missing") {
+				t.Errorf("message %q", m)
+			}
+			if n := e.vms.boots(idA); n != 1 {
+				t.Errorf("%d boots, the last with an empty disk", n)
+			}
+		})
+	})
 	t.Run("damaged mark", func(t *testing.T) {
 		bubble(t, func(t *testing.T, e *env) {
 			e.create(idA, "x")

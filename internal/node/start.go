@@ -89,12 +89,12 @@ func (w *worker) makeRoot(ctx context.Context, o order, base, root string) error
 	if err != nil {
 		return err
 	}
-	if m != (mark{}) {
-		return hopelessf("the root volume %s is missing: put it back, or terminate the instance", root)
-	}
 	vols, err := readVolumes(o.desired)
 	if err != nil {
 		return err
+	}
+	if m != (mark{}) || vols.root.Made {
+		return hopelessf("the root volume %s is missing: put it back, or terminate the instance", root)
 	}
 	v, err := newVolume(vols.root)
 	if err != nil {

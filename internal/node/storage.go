@@ -46,9 +46,10 @@ func (s *storage) list() (ids []string) {
 // make makes a data volume where it is not here yet, by fill in a directory of its
 // own. A directory without its volume is lost data, and an empty volume in its
 // place would hide that.
-func (s *storage) make(id string, fill func(dir string) error) error {
+func (s *storage) make(v api.DesiredVolume, fill func(dir string) error) error {
+	id := v.ID
 	dir, tmp := s.dir.volume(id), s.dir.volume(halfMade+id)
-	if exists(dir) {
+	if v.Made || exists(dir) {
 		if !exists(filepath.Join(dir, fileVolume)) {
 			return hopelessf("volume %s is missing from %s: put it back, or detach it", id, dir)
 		}
@@ -153,7 +154,7 @@ func (w *worker) makeData(ctx context.Context, o order) error {
 		if err != nil {
 			return err
 		}
-		err = w.a.storage.make(d.ID, func(dir string) error {
+		err = w.a.storage.make(d, func(dir string) error {
 			v.path = filepath.Join(dir, fileVolume)
 			if d.Image != nil {
 				v.base = filepath.Join(dir, fileBase)

@@ -113,9 +113,18 @@ func TestLostVolume(t *testing.T) {
 		}
 	})
 	s := &storage{dir: layout{t.TempDir()}}
-	err := s.make(volB, func(string) error { s.set([]api.KeptVolume{{ID: volB, Gone: true}}); return nil })
+	err := s.make(api.DesiredVolume{ID: volB}, func(string) error { s.set([]api.KeptVolume{{ID: volB, Gone: true}}); return nil })
 	if err == nil || !strings.Contains(err.Error(), "given up") || len(s.list()) != 0 {
 		t.Errorf("%v, %v", err, s.list())
+	}
+}
+
+// A volume that a VM ran with is not made anew where its whole folder is gone.
+func TestLostFolderOfVolume(t *testing.T) {
+	s := newStorage(layout{t.TempDir()})
+	err := s.make(api.DesiredVolume{ID: volA, Made: true}, func(string) error { t.Error("it is made anew"); return nil })
+	if !hopeless(err) || !strings.Contains(err.Error(), "put it back") {
+		t.Errorf("%v", err)
 	}
 }
 
@@ -129,13 +138,13 @@ func TestHalfMadeVolume(t *testing.T) {
 			return errors.Join(os.WriteFile(filepath.Join(d, fileVolume), []byte("x"), 0o600), err)
 		}
 	}
-	if err := s.make(volA, fill(broken)); !errors.Is(err, broken) || exists(dir.volume(volA)) {
+	if err := s.make(api.DesiredVolume{ID: volA}, fill(broken)); !errors.Is(err, broken) || exists(dir.volume(volA)) {
 		t.Errorf("%v", err)
 	}
 	if s = newStorage(dir); len(s.list()) != 0 {
 		t.Errorf("left: %v", s.list())
 	}
-	if err := s.make(volA, fill(nil)); err != nil || !slices.Equal(s.list(), []string{volA}) {
+	if err := s.make(api.DesiredVolume{ID: volA}, fill(nil)); err != nil || !slices.Equal(s.list(), []string{volA}) {
 		t.Errorf("%v, %v", err, s.list())
 	}
 }

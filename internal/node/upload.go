@@ -227,8 +227,8 @@ func (a *agent) source(instance, volumeID string) (v flattened, err error) {
 			return v, nil
 		}
 		m, err := readMark(w.dir)
-		if err != nil || m != (mark{}) {
-			return v, err
+		if err != nil || m != (mark{}) || vols.root.Made {
+			return v, err // it is lost: there is nothing to read
 		}
 		v.unmade = &vols.root
 		return v, w.stillHere(w.order())
@@ -242,7 +242,7 @@ func (a *agent) source(instance, volumeID string) (v flattened, err error) {
 		if d.Image != nil {
 			v.base, v.format = filepath.Join(dir, fileBase), d.Image.Format
 		}
-		if !exists(dir) {
+		if !exists(dir) && !d.Made {
 			v.unmade = &d
 		}
 		return v, nil

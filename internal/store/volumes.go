@@ -6,12 +6,15 @@ import (
 	"github.com/outcrop-cloud/outcrop/internal/compute"
 )
 
-const volumeSelect = `SELECT id, project_id, node_id, instance_id, device, size_bytes, root, auto, snapshot_id, base, going, created_at FROM volumes `
+const (
+	volumeColumns = `id, project_id, node_id, instance_id, device, size_bytes, root, auto, snapshot_id, base, made, going, created_at`
+	volumeSelect  = `SELECT ` + volumeColumns + ` FROM volumes `
+)
 
 func scanVolume(scan scanFunc) (v compute.Volume, err error) {
 	var created int64
 	var base string
-	if err = scan(&v.ID, &v.ProjectID, &v.NodeID, &v.InstanceID, &v.Device, &v.SizeBytes, &v.Root, &v.Auto, &v.SnapshotID, &base, &v.Going, &created); err != nil {
+	if err = scan(&v.ID, &v.ProjectID, &v.NodeID, &v.InstanceID, &v.Device, &v.SizeBytes, &v.Root, &v.Auto, &v.SnapshotID, &base, &v.Made, &v.Going, &created); err != nil {
 		return v, err
 	}
 	v.CreatedAt = fromMicros(created)
@@ -40,8 +43,14 @@ func (tx *Tx) UpdateVolume(v *compute.Volume) error {
 		}
 		base, sha256 = string(b), v.Base.SHA256
 	}
-	return tx.must(ErrNotFound, `UPDATE volumes SET node_id = $2, instance_id = $3, device = $4, auto = $5, going = $6, base = $7, base_sha256 = $8 WHERE id = $1`,
-		v.ID, v.NodeID, v.InstanceID, v.Device, v.Auto, v.Going, base, sha256)
+	return tx.must(ErrNotFound, `UPDATE volumes SET node_id = $2, instance_id = $3, device = $4, auto = $5, going = $6, base = $7, base_sha256 = $8, made = $9 WHERE id = $1`,
+		v.ID, v.NodeID, v.InstanceID, v.Device, v.Auto, v.Going, base, sha256, v.Made)
+}
+
+// VolumesMade notes that a VM runs with the volumes of an instance.
+func (tx *Tx) VolumesMade(instanceID string) error {
+	_, err := tx.exec(`UPDATE volumes SET made = TRUE WHERE instance_id = $1 AND instance_id <> '' AND NOT made`, instanceID)
+	return err
 }
 
 // Volume reads one volume of a project; ErrNotFound.
@@ -53,7 +62,7 @@ func (tx *Tx) Volume(projectID, id string) (compute.Volume, error) {
 // the transaction.
 func (tx *Tx) VolumeToChange(projectID, id string) (compute.Volume, error) {
 	return one(tx, `UPDATE volumes SET device = device WHERE id = $1 AND project_id = $2
-		RETURNING id, project_id, node_id, instance_id, device, size_bytes, root, auto, snapshot_id, base, going, created_at`, []any{id, projectID}, scanVolume)
+		RETURNING `+volumeColumns, []any{id, projectID}, scanVolume)
 }
 
 // Volumes reads a page of a project's volumes, oldest first.
