@@ -136,6 +136,29 @@ func TestKilledBeforeConfirm(t *testing.T) {
 	}
 }
 
+// A VM that is up for a moment only, after an agent that did not see it boot, has not
+// booted: QEMU died with libvirtd, which told of it as running once more.
+func TestGoneBeforeConfirm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEnv(t)
+		defer e.vms.Close()
+		defer func() { e.downAgent() }()
+		e.cfg.StepHook = e.killAt(stepBoot, false, 1)
+		e.up(t)
+		e.create(idA, "x")
+		<-e.ended
+		e.up(t)
+		<-time.After(confirmUp / 2)
+		if err := e.vms.Crash(idA, "QEMU was gone"); err != nil {
+			t.Fatal(err)
+		}
+		e.reaches(t, idA, compute.StateRunning, 30*time.Second)
+		if n := e.vms.boots(idA); n != 2 {
+			t.Errorf("%d boots, want 2", n)
+		}
+	})
+}
+
 // deed is one thing that happens in the property test.
 type deed struct {
 	what string

@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/outcrop-cloud/outcrop/internal/api"
 	"github.com/outcrop-cloud/outcrop/internal/cloudinit"
@@ -51,6 +53,30 @@ func (w *worker) confirmStep() step {
 		}
 		return mark{m.Epoch, true}.write(w.dir)
 	}}
+}
+
+// confirmUp is how long a VM must be up before it is believed to have booted where
+// nobody saw that.
+const confirmUp = 2 * time.Second
+
+// lateConfirm is the confirmation of a VM whose boot nobody saw succeed. For a moment
+// after its own restart, libvirtd has been seen to tell of a VM as running whose QEMU
+// had died with it; so it is looked at twice.
+func (w *worker) lateConfirm() []step {
+	confirm := w.confirmStep()
+	return []step{{stepConfirm, nil, func(ctx context.Context) error {
+		if !sleep(ctx, confirmUp) {
+			return ctx.Err()
+		}
+		up, err := w.isUp(ctx)
+		if err == nil && !up {
+			err = errors.New("the VM went down before it was known to have booted")
+		}
+		if err != nil {
+			return err
+		}
+		return confirm.do(ctx)
+	}}}
 }
 
 // resumeSteps let a VM go on whose disk found no room and has some now.

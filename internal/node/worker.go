@@ -211,7 +211,7 @@ func (w *worker) plan(act action, o order) []step {
 	case resume:
 		return w.resumeSteps()
 	case confirm:
-		return []step{w.confirmStep()}
+		return w.lateConfirm()
 	case replace, stop:
 		return w.stopSteps(o)
 	case remove:
