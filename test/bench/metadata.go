@@ -9,8 +9,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
-	"os/exec"
 	"strings"
 	"time"
 
@@ -70,19 +68,7 @@ func benchMetadata(ctx context.Context, e *env) error {
 	return nil
 }
 
-func startMetadata(ctx context.Context) (*process, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	addr, err := freeAddr()
-	if err != nil {
-		return nil, err
-	}
-	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), metadataEnv+"="+addr)
-	return start(ctx, cmd, addr)
-}
+func startMetadata(ctx context.Context) (*process, error) { return startSelf(ctx, metadataEnv) }
 
 // onlyGuest is a metadata.Provider that knows one instance by every port.
 type onlyGuest metadata.Instance

@@ -41,7 +41,10 @@ func serveBare(addr string) error {
 	}))
 }
 
-func startBare(ctx context.Context) (*process, error) {
+func startBare(ctx context.Context) (*process, error) { return startSelf(ctx, bareEnv) }
+
+// startSelf runs this program again, as the server that the variable names.
+func startSelf(ctx context.Context, variable string) (*process, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -51,7 +54,7 @@ func startBare(ctx context.Context) (*process, error) {
 		return nil, err
 	}
 	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), bareEnv+"="+addr)
+	cmd.Env = append(os.Environ(), variable+"="+addr)
 	return start(ctx, cmd, addr)
 }
 
