@@ -13,8 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netlink"
-
 	"github.com/outcrop-cloud/outcrop/internal/api"
 )
 
@@ -30,13 +28,7 @@ func TestPrintedCommandJoins(t *testing.T) {
 		inNetns(t)
 		return
 	}
-	lo, err := netlink.LinkByName("lo")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := netlink.LinkSetUp(lo); err != nil {
-		t.Fatal(err)
-	}
+	loopback(t)
 	p := startServer(t, t.TempDir(), "--listen", "0.0.0.0:0")
 	_, port, err := net.SplitHostPort(strings.TrimPrefix(p.url, "https://"))
 	if err != nil {

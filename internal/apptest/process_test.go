@@ -197,6 +197,18 @@ func TestGracefulStopLosesNothing(t *testing.T) {
 	p.term(t)
 }
 
+// loopback brings up the loopback device of a network of the test's own.
+func loopback(t *testing.T) {
+	t.Helper()
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := netlink.LinkSetUp(lo); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Beyond loopback the server speaks HTTPS with a CA of its own, unless it is told
 // otherwise. The test moves into a network of its own, so that "all addresses"
 // is nobody else's.
@@ -205,13 +217,7 @@ func TestBeyondLoopback(t *testing.T) {
 		inNetns(t)
 		return
 	}
-	lo, err := netlink.LinkByName("lo")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := netlink.LinkSetUp(lo); err != nil {
-		t.Fatal(err)
-	}
+	loopback(t)
 	dir := t.TempDir()
 	p := startServer(t, dir, "--listen", "0.0.0.0:0")
 	token := p.operator(t)

@@ -1,10 +1,8 @@
 package node
 
 import (
-	"os"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/outcrop-cloud/outcrop/internal/api"
@@ -17,19 +15,9 @@ import (
 // once, and nothing else does. An agent that only starts again is no boot.
 // contract: U-16 U-19 lesson 3
 func TestStartOnNodeBootByAgent(t *testing.T) {
-	identity()
 	for name, serverAway := range map[string]bool{"the server is there": false, "the server comes back later": true} {
 		t.Run(name, func(t *testing.T) {
-			dir, err := os.MkdirTemp(memory(), "boot")
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer os.RemoveAll(dir)
-			synctest.Test(t, func(t *testing.T) {
-				base, err := newWorld(t, dir)
-				defer func() { err := base.end(); errorsIn(t, err) }()
-				errorsIn(t, err)
-				w := &powerWorld{base, t, base.boxes[0], &machineHost{}}
+			inPowerWorld(t, func(t *testing.T, w *powerWorld) {
 				w.node(compute.NodeReady, time.Minute)
 				w.call("PATCH", api.NodePath(w.box.id), map[string]any{"declaredCapabilities": map[string]string{"here": "yes"}}, nil)
 				ran, off := w.launch(api.CreateInstance{StartOnNodeBoot: true}), w.launch(api.CreateInstance{StartOnNodeBoot: true})

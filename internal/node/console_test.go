@@ -3,10 +3,8 @@ package node
 import (
 	"io"
 	"net/http"
-	"os"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/outcrop-cloud/outcrop/internal/api"
@@ -19,17 +17,7 @@ import (
 // and with the server.
 // contract: U-19
 func TestConsoleThroughServer(t *testing.T) {
-	identity()
-	dir, err := os.MkdirTemp(memory(), "console")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
-	synctest.Test(t, func(t *testing.T) {
-		base, err := newWorld(t, dir)
-		defer func() { err := base.end(); errorsIn(t, err) }()
-		errorsIn(t, err)
-		w := &powerWorld{base, t, base.boxes[0], &machineHost{}}
+	inPowerWorld(t, func(t *testing.T, w *powerWorld) {
 		w.node(compute.NodeReady, time.Minute)
 		w.call("PATCH", api.NodePath(w.box.id), map[string]any{"declaredCapabilities": map[string]string{"here": "yes"}}, nil)
 		id := w.launch(api.CreateInstance{})

@@ -75,12 +75,11 @@ func (w *powerWorld) launch(in api.CreateInstance) string {
 	return i.ID
 }
 
-// A node goes down and comes back, the real server and real agents on both ends: the
-// guests go first, the host once, another node wakes it, and then runs again what is to.
-// contract: N-18 N-19 N-20 N-23 U-16
-func TestPowerFromServerToHost(t *testing.T) {
-	identity()
-	dir, err := os.MkdirTemp(memory(), "power")
+// inPowerWorld runs fn in a bubble with a world of the real server and real agents,
+// whose first box is the one that the test is about.
+func inPowerWorld(t *testing.T, fn func(t *testing.T, w *powerWorld)) {
+	identity() // made outside of the bubble
+	dir, err := os.MkdirTemp(memory(), "world")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +88,15 @@ func TestPowerFromServerToHost(t *testing.T) {
 		base, err := newWorld(t, dir)
 		defer func() { err := base.end(); errorsIn(t, err) }()
 		errorsIn(t, err)
-		w := &powerWorld{base, t, base.boxes[0], &machineHost{}}
+		fn(t, &powerWorld{base, t, base.boxes[0], &machineHost{}})
+	})
+}
+
+// A node goes down and comes back, the real server and real agents on both ends: the
+// guests go first, the host once, another node wakes it, and then runs again what is to.
+// contract: N-18 N-19 N-20 N-23 U-16
+func TestPowerFromServerToHost(t *testing.T) {
+	inPowerWorld(t, func(t *testing.T, w *powerWorld) {
 		went := make(chan struct{}, 1)
 		w.host.before = func() {
 			for _, vm := range w.box.list() {
